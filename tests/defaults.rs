@@ -1,7 +1,7 @@
 //! The defaults of devices and policies.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
-use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Wrapper};
+use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung, Wrapper};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
@@ -92,9 +92,13 @@ impl Policy for Plain {
     fn splits(&self, _: Bytes, _: &Request) -> bool {
         true
     }
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
         // Releases everything that is free first, so that the order of releases shows.
-        if rung == 0 { Relief::Release { blocks: self.releasable(heap), attempt: Attempt::Ask } } else { Relief::GiveUp }
+        if rung == 0 { Relief::Release { blocks: self.releasable(heap), attempt: Attempt::Ask } } else { Relief::Done }
     }
 }
 
@@ -146,6 +150,10 @@ impl Policy for Wrong {
     fn splits(&self, _: Bytes, _: &Request) -> bool {
         false
     }
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, _: &Heap, _: &Request, _: u32) -> Relief {
         let attempt = if self.0 == "never gives up" { Attempt::No } else { Attempt::Ask };
         Relief::Release { blocks: Vec::new(), attempt }

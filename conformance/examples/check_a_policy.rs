@@ -3,7 +3,7 @@
 //! `cargo run --release -p parkade-conformance --example check_a_policy`
 
 use parkade::Heap;
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Placement, Policy, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade_conformance::checks::laws_any_policy::check;
 use parkade_conformance::suite::Effort;
@@ -39,15 +39,6 @@ impl Policy for Tightest {
 
     fn splits(&self, _: Bytes, _: &Request) -> bool {
         true
-    }
-
-    fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
-        match rung {
-            0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
-            1 => Relief::Wait,
-            2 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-            _ => Relief::GiveUp,
-        }
     }
 }
 

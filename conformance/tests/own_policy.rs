@@ -4,7 +4,7 @@
 //! block that fits in a segment that is partly in use, and uses an entirely free segment only if there is no other. A large
 //! request gets an entire segment, which is never split and is reused only for requests that leave at most an eighth unused.
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockView, Heap};
 use parkade_conformance::checks::laws_any_policy::check;
@@ -60,17 +60,16 @@ impl Policy for FillFirst {
         request.size < LARGE
     }
 
-    /// What happens if no free block serves the request? This is called with increasing rungs until there is a block or the
-    /// policy gives up.
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        match (rung, FillFirst::find(heap, request)) {
-            (0, _) => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
-            (1, _) => Relief::Wait,
-            (2, Some(block)) => Relief::Reuse(block.id),
-            (2, None) => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-            // The device has no room for a shared segment; it may have room for only the request.
-            (3, _) => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(request.size) },
-            _ => Relief::GiveUp,
+    /// What does the allocator try, in which order, if no free block serves the request?
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Grow, Rung::WaitForEvents, Rung::ReuseFreed, Rung::ReleaseAll, Rung::GrowAgain, Rung::Own]
+    }
+
+    /// The policy's own steps: the device has no room for a shared segment, but may have room for only the request.
+    fn relieve(&mut self, _heap: &Heap, request: &Request, turn: u32) -> Relief {
+        match turn {
+            0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(request.size) },
+            _ => Relief::Done,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
 use parkade_conformance::backend::AnyBackend;
@@ -118,13 +118,17 @@ impl Policy for Mistake {
         true
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
         match rung {
             0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
-            1 if matches!(self, Mistake::GivesUpEarly) => Relief::GiveUp,
+            1 if matches!(self, Mistake::GivesUpEarly) => Relief::Done,
             1 => Relief::Wait,
             2 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         }
     }
 }

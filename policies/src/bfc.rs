@@ -30,7 +30,7 @@
 
 use alloc::vec::Vec;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
@@ -156,7 +156,7 @@ impl Bfc {
     }
 
     /// The blocks that can be released, by address, if releasing them may make room for the request.
-    fn garbage(&self, heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
+    fn collectable(&self, heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let mut blocks = heap.releasable();
         let pools = [PoolSlot::default_pool(PoolClass::Large), request.pool];
         let regions = pools[usize::from(is_default(request.pool))..].iter().flat_map(|pool| heap.free_blocks(*pool));
@@ -212,11 +212,11 @@ impl Bfc {
                 (found.map(|block| Relief::Reuse(block.id)), Step::LookElsewhere)
             }
             Step::LookElsewhere => (take(true), Step::Collect),
-            Step::Collect => match self.garbage(heap, request) {
+            Step::Collect => match self.collectable(heap, request) {
                 Some(blocks) => (Some(Relief::Release { blocks, attempt: Attempt::No }), Step::Grow(true)),
                 None => (None, Step::GiveUp),
             },
-            Step::GiveUp => (Some(Relief::GiveUp), Step::GiveUp),
+            Step::GiveUp => (Some(Relief::Done), Step::GiveUp),
         }
     }
 }
@@ -250,6 +250,10 @@ impl Policy for Bfc {
     #[inline]
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         whole.0 / 2 >= request.size.0 || whole.0 - request.size.0 >= MOST_WASTE
+    }
+
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {

@@ -19,7 +19,7 @@
 
 use alloc::vec::Vec;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, Heap, PartlyFreeView, PoolSlot};
 
@@ -143,6 +143,10 @@ impl Policy for BreakingHandles {
         self.is_first
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
             (self.step, self.is_refused) = (0, false);
@@ -177,7 +181,7 @@ impl Policy for BreakingHandles {
                     }
                 }
                 2 => return Relief::Borrow,
-                3 if is_deferring => return Relief::GiveUp,
+                3 if is_deferring => return Relief::Done,
                 3 => return Relief::Wait,
                 6 => {
                     let left = if self.is_refused { 0 } else { sight::left(heap) };
@@ -201,7 +205,7 @@ impl Policy for BreakingHandles {
                 }
                 11 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::Ask },
                 0..=8 => {}
-                _ => return Relief::GiveUp,
+                _ => return Relief::Done,
             }
         }
     }

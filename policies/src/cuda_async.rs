@@ -23,7 +23,7 @@
 
 use alloc::vec::Vec;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
 
@@ -123,7 +123,7 @@ impl CudaAsync {
             }
             Step::LookElsewhere => (take(), Step::ReleaseAll),
             Step::ReleaseAll => (ask(heap.releasable(), PAGE), Step::GiveUp),
-            Step::GiveUp => (Some(Relief::GiveUp), Step::GiveUp),
+            Step::GiveUp => (Some(Relief::Done), Step::GiveUp),
         }
     }
 }
@@ -153,6 +153,10 @@ impl Policy for CudaAsync {
     #[inline]
     fn splits(&self, _: Bytes, _: &Request) -> bool {
         true
+    }
+
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {

@@ -25,11 +25,9 @@
 
 use alloc::vec::Vec;
 
-use parkade::policy::{Placement, Policy, Relief, Request};
+use parkade::policy::{Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
-
-use crate::plain_ladder;
 
 /// Small sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
@@ -47,8 +45,8 @@ const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
 pub struct GmLake {
     /// The size of the segment that the current request would get.
     segment: Bytes,
-    /// The next step of the ladder.
-    step: u32,
+    /// Whether the last step stitched blocks.
+    is_stitching: bool,
 }
 
 impl GmLake {
@@ -136,32 +134,30 @@ impl Policy for GmLake {
         true
     }
 
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        if rung == 0 {
-            self.step = 0;
+    /// Blocks are stitched before the allocator asks the device, after the device has refused, and after the release of
+    /// the cache.
+    fn ladder(&self) -> &'static [Rung] {
+        &[
+            Rung::Own,
+            Rung::Grow,
+            Rung::Own,
+            Rung::BorrowFromPools,
+            Rung::WaitForEvents,
+            Rung::ReuseFreed,
+            Rung::ReleaseAll,
+            Rung::GrowAgain,
+            Rung::Own,
+        ]
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, turn: u32) -> Relief {
+        let has_just_stitched = core::mem::take(&mut self.is_stitching) && turn > 0;
+        if !has_just_stitched && let Some((blocks, bytes)) = GmLake::stitched(heap, request) {
+            (self.segment, self.is_stitching) = (bytes, true);
+            return Relief::Remap { blocks };
         }
-        loop {
-            let step = self.step;
-            self.step += 1;
-            match step {
-                // Before asking the device, after it has refused, and after releasing the cache.
-                0 | 2 | 6 => {
-                    if let Some((blocks, bytes)) = GmLake::stitched(heap, request) {
-                        self.segment = bytes;
-                        return Relief::Remap { blocks };
-                    }
-                }
-                _ => {
-                    self.segment = GmLake::new_segment(request.size);
-                    let rung = match step {
-                        1 => 0,
-                        3..=5 => step - 2,
-                        _ => return Relief::GiveUp,
-                    };
-                    return plain_ladder::releasing(heap, rung, || GmLake::find(heap, request), || GmLake::idle(heap));
-                }
-            }
-        }
+        self.segment = GmLake::new_segment(request.size);
+        Relief::Done
     }
 
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {

@@ -13,11 +13,9 @@
 
 use alloc::collections::BTreeMap;
 
-use parkade::policy::{Placement, Policy, Relief, Request};
+use parkade::policy::{Placement, Policy, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 use parkade::{BlockId, Heap, PoolSlot};
-
-use crate::plain_ladder;
 
 /// Sizes are multiples of this, so that addresses are aligned like cudaMalloc's.
 const UNIT: Bytes = Bytes(512);
@@ -134,9 +132,5 @@ impl Policy for GrowingRegion {
     #[inline]
     fn splits(&self, _: Bytes, _: &Request) -> bool {
         true
-    }
-
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        plain_ladder::plain(heap, rung, || self.find(heap, request))
     }
 }

@@ -15,7 +15,7 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use parkade::policy::{Attempt, Policy, PyTorch, Relief, Request, Wrapper};
+use parkade::policy::{Attempt, Policy, PyTorch, Relief, Request, Rung, Wrapper};
 use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError};
 use parkade::units::Bytes;
@@ -46,11 +46,38 @@ pub fn settings_to_rescue(profile: &Profile, text: &str) -> Result<Option<Settin
     Ok(Some(settings).filter(|settings| settings.expandable_segments))
 }
 
-/// The next step for a request.
+/// PyTorch's ladder since 2.11, with the rescue at its end and, for programs that have been rescued before, also before
+/// the release of the cache.
+const LADDER: [Rung; 9] = [
+    Rung::CollectGarbage,
+    Rung::Grow,
+    Rung::BorrowFromPools,
+    Rung::ReleaseOversize,
+    Rung::Own,
+    Rung::WaitForEvents,
+    Rung::ReleaseAll,
+    Rung::GrowAgain,
+    Rung::Own,
+];
+
+/// The same for PyTorch up to 2.10, which searches the pools last.
+const BORROWING_LAST: [Rung; 9] = [
+    Rung::CollectGarbage,
+    Rung::Grow,
+    Rung::ReleaseOversize,
+    Rung::Own,
+    Rung::WaitForEvents,
+    Rung::ReleaseAll,
+    Rung::GrowAgain,
+    Rung::BorrowFromPools,
+    Rung::Own,
+];
+
+/// The next step of a rescue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// This rung of PyTorch's ladder.
-    PyTorch(u32),
+    /// Decide whether to rescue the request at this rung.
+    Begin,
     /// Report that PyTorch's ladder has ended, or would release the cache next.
     Declare,
     /// Ask the device for only the missing bytes.
@@ -69,7 +96,8 @@ enum Step {
     /// Break all handles that have a free page, because the device has provided less than the heap expected.
     BreakAll,
     AskForAll,
-    GiveUp,
+    /// The rescue has failed.
+    End,
 }
 
 /// PyTorch's rules, with a rescue when they fail.
@@ -87,8 +115,8 @@ pub struct Rescue {
     /// Whether segments have pages of [`PAGE`].
     is_refined: bool,
     step: Step,
-    /// The rung at which PyTorch's ladder continues if the current rescue fails; `None` if the ladder has ended.
-    resumes_at: Option<u32>,
+    /// Whether PyTorch's ladder has ended for the current request. If not, it continues after the rescue.
+    is_last: bool,
     /// Whether the device unexpectedly had no room for the current request, because other processes have taken memory.
     is_refused: bool,
 }
@@ -105,8 +133,8 @@ impl Rescue {
             rescues: 0,
             is_counted: false,
             is_refined: false,
-            step: Step::PyTorch(0),
-            resumes_at: None,
+            step: Step::Begin,
+            is_last: false,
             is_refused: false,
         }
     }
@@ -128,24 +156,23 @@ impl Rescue {
         &mut self.inner
     }
 
-    /// The next rung of PyTorch's ladder; `None` where a rescue begins. This is at the ladder's end or, if the program
-    /// has already been rescued, before the ladder waits and releases the cache.
-    fn pytorch_rung(&mut self, heap: &Heap, request: &Request, rung: u32) -> Option<Relief> {
-        self.step = Step::PyTorch(rung + 1);
-        let relief = self.inner.relieve(heap, request, rung);
-        let is_last = relief == Relief::GiveUp;
-        let goes_first = relief == Relief::Wait && self.is_refined && self.resumes_at.is_none();
-        if !request.is_expandable || self.reach.is_none() || !(is_last || goes_first) {
-            return Some(relief);
-        }
-        if !self.is_counted && self.rescues >= self.most {
-            return Some(relief);
+    /// Whether to rescue the request at this rung. If so, the request is counted.
+    fn begins(&mut self, heap: &Heap, request: &Request) -> bool {
+        // Before the release of the cache, only in a program that has been rescued before, and not during a capture, in
+        // which PyTorch does not release the cache.
+        let is_due = self.is_last || self.is_refined && !heap.is_deferring();
+        if !is_due || !request.is_expandable || !self.is_counted && self.rescues >= self.most {
+            return false;
         }
         self.rescues += u64::from(!self.is_counted);
         self.is_counted = true;
-        self.resumes_at = goes_first.then_some(rung);
-        self.step = Step::Declare;
-        None
+        true
+    }
+
+    /// Ends the steps of this rung.
+    fn end(&mut self) -> Relief {
+        (self.step, self.is_last) = (Step::Begin, true);
+        Relief::Done
     }
 
     /// Takes the current request out of the count: nothing that was tried has served it.
@@ -165,9 +192,12 @@ impl Rescue {
     fn take_step(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let breaks = self.reach == Some(Reach::Breaks);
         let (next, relief) = match self.step {
-            Step::PyTorch(rung) => return self.pytorch_rung(heap, request, rung),
+            Step::Begin => match self.begins(heap, request) {
+                true => (Step::Declare, None),
+                false => return Some(self.end()),
+            },
             Step::Declare => (Step::Ask, Some(Relief::Rescue { page: PAGE })),
-            Step::Ask if !self.is_refined => (Step::GiveUp, None),
+            Step::Ask if !self.is_refined => (Step::End, None),
             Step::Ask => (Step::Gather, self.ask(heap, request)),
             Step::Gather | Step::GatherFreed => {
                 let next = if self.step == Step::Gather { Step::Wait } else { Step::Break };
@@ -187,21 +217,17 @@ impl Rescue {
             }
             Step::AskForBroken => (Step::GatherBroken, self.ask(heap, request)),
             Step::GatherBroken => (Step::BreakAll, sight::gather(heap, request, self.is_refused)),
+            Step::BreakAll if !self.is_last => (Step::End, None),
             Step::BreakAll => {
-                if let Some(rung) = self.resumes_at {
-                    self.withdraw();
-                    (Step::PyTorch(rung), None)
-                } else {
-                    let serves = breaks && sight::breakable(heap, request, sight::left(heap)).is_some();
-                    let handles: Vec<_> =
-                        if serves { sight::partly_free(heap).map(|part| part.handle.address).collect() } else { Vec::new() };
-                    (Step::AskForAll, (!handles.is_empty()).then_some(Relief::Break { handles }))
-                }
+                let serves = breaks && sight::breakable(heap, request, sight::left(heap)).is_some();
+                let handles: Vec<_> =
+                    if serves { sight::partly_free(heap).map(|part| part.handle.address).collect() } else { Vec::new() };
+                (Step::AskForAll, (!handles.is_empty()).then_some(Relief::Break { handles }))
             }
-            Step::AskForAll => (Step::GiveUp, self.ask(heap, request)),
-            Step::GiveUp => {
+            Step::AskForAll => (Step::End, self.ask(heap, request)),
+            Step::End => {
                 self.withdraw();
-                (Step::GiveUp, Some(Relief::GiveUp))
+                return Some(self.end());
             }
         };
         self.step = next;
@@ -239,10 +265,18 @@ impl Wrapper for Rescue {
         self.inner.page(request.pool).min(Bytes(sight::left(heap))).max(PAGE).checked_round_up(PAGE)
     }
 
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+    fn ladder(&self) -> &'static [Rung] {
+        match self.reach {
+            None => self.inner.ladder(),
+            Some(_) if self.inner.profile().borrows_last => &BORROWING_LAST,
+            Some(_) => &LADDER,
+        }
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, turn: u32) -> Relief {
         self.is_refined |= heap.refined_page() == Some(PAGE);
-        if rung == 0 {
-            (self.step, self.resumes_at, self.is_refused) = (Step::PyTorch(0), None, false);
+        if turn == 0 {
+            (self.step, self.is_last, self.is_refused) = (Step::Begin, false, false);
             self.is_counted = false;
         }
         loop {

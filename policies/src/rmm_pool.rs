@@ -30,7 +30,7 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
@@ -202,7 +202,7 @@ impl RmmPool {
                 Some(blocks) => (Some(Relief::Release { blocks, attempt: Attempt::No }), Step::Grow(true)),
                 None => (None, Step::GiveUp),
             },
-            Step::GiveUp => (Some(Relief::GiveUp), Step::GiveUp),
+            Step::GiveUp => (Some(Relief::Done), Step::GiveUp),
         }
     }
 }
@@ -243,6 +243,10 @@ impl Policy for RmmPool {
     #[inline]
     fn splits(&self, _: Bytes, _: &Request) -> bool {
         true
+    }
+
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {

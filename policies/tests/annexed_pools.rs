@@ -3,7 +3,7 @@
 
 mod preparing;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimDevice, SimOptions};
@@ -52,13 +52,17 @@ impl Policy for Toy {
         true
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
         match rung {
             0 => Relief::Annex,
             1 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
             2 => Relief::Wait,
             3 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocator, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimDevice, SimOptions};
@@ -33,7 +33,7 @@ fn ask(heap: &Heap, _: &Request, rung: u32) -> Relief {
         0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
         1 => Relief::Wait,
         2 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-        _ => Relief::GiveUp,
+        _ => Relief::Done,
     }
 }
 
@@ -64,6 +64,10 @@ impl Policy for Toy {
     fn splits(&self, _: Bytes, _: &Request) -> bool {
         self.asked.set(self.asked.get() + 1);
         !self.is_fickle || self.asked.get().is_multiple_of(2)
+    }
+
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
@@ -134,7 +138,7 @@ fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
         match (rung, other) {
             (0, None) if heap.reserved() == Bytes::ZERO => Relief::Provide { bytes: Bytes::mib(32), stream: request.stream },
             (0 | 1, Some(block)) => Relief::TransferPart { block: block.id },
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         }
     };
     let mut allocator = on(32, Toy { relieve, ..Toy::default() });
@@ -194,7 +198,7 @@ fn all_blocks_of_a_stream_move_and_become_one_with_those_beside_them() {
             (0, _) if heap.reserved() == Bytes::ZERO => ask(heap, request, 0),
             (0, _) => Relief::TransferAll { from: THERE },
             (1, Some(block)) => Relief::Reuse(block.id),
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         };
     let mut allocator = on(16, Toy { relieve, ..Toy::default() });
     let [first, second, third, last] = [4, 2, 4, 6].map(|mib| allocator.allocate(Bytes::mib(mib), THERE).unwrap());

@@ -4,7 +4,7 @@
 mod broken;
 mod replaced;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocator, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimDevice, SimOptions};
@@ -85,6 +85,10 @@ impl Policy for Toy {
         true
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if let Some(block) = heap.first_at_least(request.pool, request.stream, request.size).filter(|_| self.offset > 0) {
             return Relief::ReuseAt { block: block.id, offset: Bytes(self.offset) };
@@ -107,7 +111,7 @@ impl Policy for Toy {
                 let handles = (self.moved)(&handles);
                 if self.replaces { Relief::Replace { handles } } else { Relief::Move { handles } }
             }
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         }
     }
 }

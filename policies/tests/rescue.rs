@@ -1,6 +1,6 @@
 //! Rescue: PyTorch's decisions until its ladder ends, and then a request that is still served.
 
-use parkade::policy::{Policy, PyTorch, Relief, Request, Wrapper};
+use parkade::policy::{Policy, PyTorch, Relief, Request, Rung, Wrapper};
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
@@ -352,15 +352,12 @@ impl Wrapper for Uneven {
         &mut self.0
     }
 
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        match rung {
-            7 => Relief::Rescue { page: Bytes::mib(8) },
-            rung if rung > 7 => Relief::GiveUp,
-            rung => match self.0.relieve(heap, request, rung) {
-                Relief::GiveUp => Relief::Borrow,
-                relief => relief,
-            },
-        }
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Grow, Rung::WaitForEvents, Rung::ReleaseAll, Rung::GrowAgain, Rung::Own]
+    }
+
+    fn relieve(&mut self, _: &Heap, _: &Request, turn: u32) -> Relief {
+        if turn == 0 { Relief::Rescue { page: Bytes::mib(8) } } else { Relief::Done }
     }
 }
 

@@ -15,7 +15,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockView, Heap};
 use parkade_policies::named;
@@ -70,14 +70,14 @@ impl Policy for FillFirst {
         request.size < LARGE
     }
 
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        match (rung, FillFirst::find(heap, request)) {
-            (0, _) => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
-            (1, _) => Relief::Wait,
-            (2, Some(block)) => Relief::Reuse(block.id),
-            (2, None) => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-            (3, _) => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(request.size) },
-            _ => Relief::GiveUp,
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Grow, Rung::WaitForEvents, Rung::ReuseFreed, Rung::ReleaseAll, Rung::GrowAgain, Rung::Own]
+    }
+
+    fn relieve(&mut self, _heap: &Heap, request: &Request, turn: u32) -> Relief {
+        match turn {
+            0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(request.size) },
+            _ => Relief::Done,
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::error::AllocError;
 use crate::heap::{BlockView, PoolSlot};
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::trace::{Observer, TraceAction};
-use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use crate::units::{Bytes, DeviceAddress, StreamId};
 
 /// [`Allocator::allocate`] refuses requests of this many bytes or more (spec 1.1, `ONE_EXA`).
 const TOO_LARGE: u64 = 1 << 60;
@@ -22,6 +22,20 @@ pub(super) enum Take {
     Whole,
     LowEnd,
     HighEnd,
+}
+
+/// A free block that a rung has yielded, and the pool that serves the request with it.
+pub(super) struct Found {
+    pub(super) index: u32,
+    pub(super) request: Request,
+    /// The part that the request gets, unless the policy still has to decide that.
+    pub(super) take: Option<Take>,
+}
+
+impl Found {
+    pub(super) fn new(index: u32, request: &Request) -> Found {
+        Found { index, request: *request, take: None }
+    }
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
@@ -158,47 +172,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         self.tell(TraceAction::Alloc, part, address, request.requested.0);
         Allocation::new(DeviceAddress(address), id, self.identity.own())
-    }
-
-    /// Hands out the high end of a free block.
-    #[cold]
-    #[inline(never)]
-    fn hand_out_high_end(&mut self, index: u32, request: &Request) -> Allocation {
-        let front = self.heap.arena.at(index).size - request.size.0;
-        self.leave_front(index, Bytes(front), request);
-        let allocation = self.hand_out(index, request, Take::Whole);
-        // The high end was briefly counted as a free part, without raising the peaks.
-        self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
-        allocation
-    }
-
-    /// Splits a free block in two. The front becomes a separate free block, which coalesces with a free block before it;
-    /// the rest keeps the slot.
-    pub(super) fn leave_front(&mut self, index: u32, size: Bytes, request: &Request) {
-        let (stamp, was_split) = (self.policy.stamp(request.pool), self.heap.arena.at(index).is_split());
-        let front = self.heap.take_low_end(index, size.0, stamp);
-        self.heap.attach(front, stamp);
-        if !self.heap.arena.at(index).is_expandable() {
-            let back = self.heap.arena.at(index).size as i64;
-            self.count_parts(request.pool.class(), was_split, size.0 as i64, back);
-        }
-        // An earlier call may already have left a free block before this one.
-        let before = self.heap.arena.at(front).prev;
-        let is_free = self.heap.arena.get(before).is_some_and(|block| block.state == BlockState::Free);
-        if is_free && self.heap.may_merge(before, front) {
-            self.heap.detach(index);
-            self.heap.detach(front);
-            self.put_back_unused(front);
-            self.heap.attach(index, stamp);
-        }
-    }
-
-    /// Counts that a free block has become two parts: one of `stays` bytes, and one of `goes` bytes that is about to
-    /// be handed out. Both count as free.
-    pub(super) fn count_parts(&mut self, class: PoolClass, was_split: bool, stays: i64, goes: i64) {
-        let (blocks, bytes) = if was_split { (0, -goes) } else { (1, stays) };
-        self.stats.change_splits(class, blocks, bytes);
-        self.stats.count_split_in_passing(class, goes);
     }
 }
 

@@ -34,7 +34,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Finds room for the request in an expandable segment of its pool and stream, and maps the missing bytes: as
     /// pages, or as handles whose size the policy chooses. Handles are checked against the limit here. Returns `None`
     /// if the device is out of memory; pages that are already mapped stay mapped, as free blocks (spec 4.4).
-    pub(super) fn grow(
+    pub(super) fn extend(
         &mut self,
         request: &Request,
         stream: u16,

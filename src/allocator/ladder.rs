@@ -1,174 +1,88 @@
 //! The retry ladder: what happens when no free block can serve a request (spec 2.4, steps 5 and 6).
 //!
-//! Free-memory callbacks run first. Then the policy names one rung after another ([`Relief`]), and this module carries
-//! out each of them: ask the device for a segment, release cached segments and ask again, borrow from private pools,
-//! wait for events, and so on, until a rung yields a block or the policy gives up, which means "out of memory". The
-//! allocator does not have to wait before it releases a segment, because free blocks have no incomplete events.
+//! Free-memory callbacks run first. Then the allocator climbs the policy's rungs in order ([`Policy::ladder`]): each rung
+//! is one method here, and PyTorch's two orders are in `policy/pytorch.rs`. The first rung that yields a free block ends
+//! the climb, and the request is served from that block like any other. After the last rung, the request fails with
+//! PyTorch's message. The allocator does not have to wait before it releases a segment, because free blocks have no
+//! incomplete events.
 
 use alloc::boxed::Box;
 
-use super::allocate::Take;
-use super::expandable::Freed;
+use super::allocate::Found;
+use super::own::OwnSteps;
 use super::{Allocation, Allocator};
-use crate::block::{BlockId, BlockState};
-use crate::device::{BackendError, DeviceBackend};
+use crate::block::BlockId;
+use crate::device::DeviceBackend;
 use crate::error::AllocError;
-use crate::heap::PoolSlot;
-use crate::policy::{Attempt, Placement, Policy, Relief, Request};
+use crate::policy::{Attempt, Placement, Policy, Request, Rung};
 use crate::profile::ExpandableHint;
 use crate::stats::Family;
-use crate::taken::{AnswerProblem, WrongAnswer};
 use crate::texts::{Hint, OutOfMemory, RescueTried};
 use crate::trace::{Observer, TraceAction, TraceEntry};
-use crate::units::{Bytes, DeviceAddress};
-
-/// More rungs than any sensible ladder has, not counting the rungs for each stream. A policy that exceeds this number
-/// never gives up, which is a fault.
-const MOST_RUNGS: u32 = 512;
-
-/// A free block that a rung of the ladder has yielded.
-pub(super) enum Obtained {
-    /// The policy still has to decide whether to split it.
-    ToSplit(u32),
-    /// The request gets the entire block, which has not coalesced with its neighbours.
-    Whole(u32),
-}
+use crate::units::Bytes;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Serves a request for which there is no free block.
+    /// Serves a request for which there is no free block. `segment` is the size of a new segment for it.
+    ///
+    /// The request's pool is kept until then, even if a callback abandons it and creates other pools; none of these
+    /// serves the request. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases
+    /// the pool's cache.
     #[cold]
     #[inline(never)]
     pub(super) fn obtain(&mut self, request: Request, stream_slot: u16, segment: Bytes) -> Result<Allocation, AllocError> {
-        let (obtained, request) = self.find_room(&request, stream_slot, segment)?;
-        let (index, take) = match obtained {
-            Obtained::ToSplit(index) => (index, self.part_for(index, &request)),
-            Obtained::Whole(index) => (index, Take::Whole),
-        };
-        let handed_out = self.hand_out(index, &request, take);
-        // A rung may have counted the block as a free part of its segment without raising the peaks.
-        self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
-        Ok(handed_out)
-    }
-
-    /// Climbs the ladder for a request that no free block can serve. `segment` is the size of a new segment for it.
-    /// Returns a block, and the request with the pool that serves it.
-    ///
-    /// The pool is kept until then, even if a callback abandons it and creates other pools; none of these serves the
-    /// request. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases the pool's
-    /// cache.
-    #[cold]
-    fn find_room(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(Obtained, Request), AllocError> {
         let pool_number = request.pool.pool_number();
         if pool_number != 0 {
             self.heap.note_growing_pool();
         }
         self.heap.private_pools_mut().keep(pool_number);
-        let mut tried = None;
-        let obtained = self.climb(request, stream_slot, segment, &mut tried);
+        let mut own_steps = OwnSteps::default();
+        let found = self.climb(&request, stream_slot, segment, &mut own_steps);
         self.heap.private_pools_mut().keep_no_longer(pool_number);
-        let is_refused = matches!(obtained, Err(AllocError::OutOfMemory(_)));
-        if let Some(tried) = tried.filter(|_| !is_refused) {
-            self.stats.num_rescues += 1;
-            if obtained.is_ok() {
-                self.observer.rescued(request.size, &tried);
-            }
-        }
-        obtained
+        self.count_rescue(&request, &found, &own_steps);
+        let Found { index, request, take } = found?;
+        let take = take.unwrap_or_else(|| self.part_for(index, &request));
+        let allocation = self.hand_out(index, &request, take);
+        // A rung may have counted the block as a free part of its segment without raising the peaks.
+        self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
+        Ok(allocation)
     }
 
-    /// Asks for one rung after another. Sets `tried` to the steps of a rescue, if there is one.
+    /// Climbs the ladder, from top to bottom.
     fn climb(
         &mut self,
         request: &Request,
         stream_slot: u16,
         mut segment: Bytes,
-        tried: &mut Option<RescueTried>,
-    ) -> Result<(Obtained, Request), AllocError> {
+        own_steps: &mut OwnSteps,
+    ) -> Result<Found, AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
-                Placement::Reuse(id) => return Ok((Obtained::ToSplit(self.check_choice(id, request, stream_slot)?), *request)),
+                Placement::Reuse(id) => return Ok(Found::new(self.check_choice(id, request, stream_slot)?, request)),
                 Placement::Segment(bytes) => segment = bytes,
             }
         }
         if segment < request.size {
             return Err(self.fault("asks for a segment that is smaller than the block").into());
         }
-        // A ladder may have a rung for each stream.
-        let most_rungs = MOST_RUNGS + self.heap.streams_seen().len() as u32;
-        for rung in 0..most_rungs {
-            let block = match self.policy.relieve(&self.heap, request, rung) {
-                Relief::Release { blocks, attempt } => {
-                    self.check_release(&blocks)?;
-                    self.release_segments(&blocks)?;
-                    // Garbage collection and the release of oversize blocks do not check for empty pools.
-                    if attempt == Attempt::AskAgain {
-                        self.forget_empty_pools()?;
-                    }
-                    self.ask_device(request, stream_slot, segment, attempt)?
-                }
-                Relief::Annex => self.annex(request, stream_slot),
-                Relief::Borrow => match self.borrow(request, stream_slot)? {
-                    Some((block, request)) => return Ok((Obtained::ToSplit(block), request)),
-                    None => None,
-                },
-                Relief::Transfer { block, waits } => self.transfer(request, stream_slot, block, waits)?,
-                Relief::TransferPart { block } => match self.transfer_part(request, stream_slot, block)? {
-                    Some(index) => return Ok((Obtained::Whole(index), *request)),
-                    None => None,
-                },
-                Relief::TransferAll { from } => self.transfer_all(request, stream_slot, from).map(|()| None)?,
-                Relief::Provide { bytes, stream } => self.provide(request, bytes, stream).map(|()| None)?,
-                Relief::Remap { blocks } => self.remap(request, stream_slot, segment, &blocks)?,
-                Relief::Move { handles } => {
-                    tried.iter_mut().for_each(|tried| tried.moved_handles += handles.len() as u64);
-                    self.move_handles(request, stream_slot, segment, &handles, true)?
-                }
-                Relief::Replace { handles } => {
-                    tried.iter_mut().for_each(|tried| tried.moved_handles += handles.len() as u64);
-                    self.move_handles(request, stream_slot, segment, &handles, false)?
-                }
-                Relief::Break { handles } => {
-                    let copied_before = self.stats.copied_bytes;
-                    let broken = self.break_handles(&handles)?;
-                    if let Some(tried) = tried {
-                        tried.broken_handles += broken;
-                        tried.copied_bytes += self.stats.copied_bytes.abs_diff(copied_before);
-                    }
-                    None
-                }
-                Relief::Rescue { page } => {
-                    if tried.is_none() {
-                        let free = self.device.memory_info()?.free;
-                        self.observe_failure(request, free);
-                        *tried = Some(RescueTried::default());
-                    }
-                    self.refine(page).map(|()| None)?
-                }
-                // Waiting would break the capture, and the stream uses recorded during it would be lost.
-                Relief::Wait if self.heap.is_deferring() => None,
-                Relief::Wait => self.synchronize().map(|()| None)?,
-                Relief::Reuse(id) => Some(self.check_choice(id, request, stream_slot)?),
-                Relief::ReuseAt { block, offset } => Some(self.reuse_from(block, offset, request, stream_slot)?),
-                Relief::GiveUp => return Err(self.out_of_memory(request, segment, *tried)),
+        for &rung in self.policy.ladder() {
+            let found = match rung {
+                Rung::CollectGarbage => self.collect_garbage()?,
+                Rung::Grow => self.grow(request, stream_slot, segment)?,
+                Rung::BorrowFromPools => self.borrow_from_pools(request, stream_slot)?,
+                Rung::ReleaseOversize => self.release_oversize(request, stream_slot, segment)?,
+                Rung::Own => self.take_own_steps(request, stream_slot, segment, own_steps)?,
+                // While a graph is captured, nothing may wait, and the cache is kept.
+                Rung::WaitForEvents | Rung::ReuseFreed | Rung::ReleaseAll | Rung::GrowAgain if self.heap.is_deferring() => None,
+                Rung::WaitForEvents => self.wait_for_events()?,
+                Rung::ReuseFreed => self.reuse_freed(request, stream_slot)?,
+                Rung::ReleaseAll => self.release_all()?,
+                Rung::GrowAgain => self.grow_again(request, stream_slot, segment)?,
             };
-            if let Some(block) = block {
-                return Ok((Obtained::ToSplit(block), *request));
+            if let Some(found) = found {
+                return Ok(found);
             }
         }
-        Err(self.fault("never gives up").into())
-    }
-
-    /// Leaves the part of a free block before `offset` free, so that the request gets what follows.
-    #[cold]
-    fn reuse_from(&mut self, id: BlockId, offset: Bytes, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
-        let index = self.check_choice(id, request, stream_slot)?;
-        if offset.0 > self.heap.arena.at(index).size - request.size.0 {
-            return Err(self.fault("reuses a block from an offset that leaves too little room").into());
-        }
-        if offset > Bytes::ZERO {
-            self.leave_front(index, offset, request);
-        }
-        Ok(index)
+        Err(self.fail(request, segment, own_steps.rescue()))
     }
 
     /// Runs all callbacks. Returns whether any of them freed memory.
@@ -184,179 +98,79 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         freed
     }
 
-    /// Asks the device for a segment, within the limit (spec 2.8). `None` if there is no room.
-    pub(super) fn ask_device(
+    /// Releases the blocks that the policy's garbage collection chooses (spec 2.7).
+    fn collect_garbage(&mut self) -> Result<Option<Found>, AllocError> {
+        let blocks = self.policy.garbage(&self.heap);
+        self.check_release(&blocks)?;
+        self.release_segments(&blocks).map(|()| None)
+    }
+
+    /// Takes memory from the device (spec 2.8).
+    fn grow(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<Option<Found>, AllocError> {
+        Ok(self.take_segment(request, stream_slot, segment)?.map(|index| Found::new(index, request)))
+    }
+
+    /// Like [`Allocator::grow`], but counted as a retry, even if the limit then refuses it (spec 2.8, step 2).
+    fn grow_again(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<Option<Found>, AllocError> {
+        self.stats.num_alloc_retries += 1;
+        self.grow(request, stream_slot, segment)
+    }
+
+    /// Releases the blocks that are oversize for the policy and, if they are enough, asks the device again (spec 2.9).
+    fn release_oversize(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<Option<Found>, AllocError> {
+        let (blocks, attempt) = self.policy.oversize(&self.heap, request);
+        self.release_and_ask(request, stream_slot, segment, &blocks, attempt)
+    }
+
+    /// Waits for all events, which frees all pending blocks (spec 3.7).
+    fn wait_for_events(&mut self) -> Result<Option<Found>, AllocError> {
+        Ok(self.synchronize().map(|()| None)?)
+    }
+
+    /// Asks the policy again for a free block of the request's pool.
+    pub(super) fn reuse_freed(&mut self, request: &Request, stream_slot: u16) -> Result<Option<Found>, AllocError> {
+        match self.policy.place(&self.heap, request) {
+            Placement::Reuse(id) => Ok(Some(Found::new(self.check_choice(id, request, stream_slot)?, request))),
+            Placement::Segment(_) => Ok(None),
+        }
+    }
+
+    /// Releases everything that can be released, and forgets empty private pools without uses (spec 2.10).
+    pub(super) fn release_all(&mut self) -> Result<Option<Found>, AllocError> {
+        let blocks = self.policy.releasable(&self.heap);
+        self.check_release(&blocks)?;
+        self.release_segments(&blocks)?;
+        self.forget_empty_pools().map(|()| None)
+    }
+
+    /// Releases blocks, then asks the device for a segment, as `attempt` says.
+    pub(super) fn release_and_ask(
         &mut self,
         request: &Request,
-        stream: u16,
-        size: Bytes,
+        stream_slot: u16,
+        segment: Bytes,
+        blocks: &[BlockId],
         attempt: Attempt,
-    ) -> Result<Option<u32>, AllocError> {
-        let size = match attempt {
-            Attempt::No => return Ok(None),
-            Attempt::Fail => return Err(AllocError::ExpandableRelease),
-            Attempt::Ask => size,
-            // PyTorch counts the attempt even if the limit then refuses it (spec 2.8, step 2).
+    ) -> Result<Option<Found>, AllocError> {
+        self.check_release(blocks)?;
+        self.release_segments(blocks)?;
+        match attempt {
+            Attempt::No => Ok(None),
+            Attempt::Fail => Err(AllocError::ExpandableRelease),
+            Attempt::Ask => self.grow(request, stream_slot, segment),
             Attempt::AskAgain => {
-                self.stats.num_alloc_retries += 1;
-                size
+                self.forget_empty_pools()?;
+                self.grow_again(request, stream_slot, segment)
             }
             Attempt::AskFor(other) if other < request.size => {
-                return Err(self.fault("asks for a segment that is smaller than the block").into());
+                Err(self.fault("asks for a segment that is smaller than the block").into())
             }
-            Attempt::AskFor(other) => other,
-        };
-        // Without a limit, only 64 bits limit the size.
-        let limit = self.heap.limit().unwrap_or(Bytes::MAX);
-        // Handles are checked one by one: if a free block covers the beginning of a request, the request takes less
-        // than the segment.
-        let is_private = request.pool.pool_number() != 0;
-        let is_expandable = request.is_expandable && (self.profile.expands_private_pools || !is_private);
-        let has_handles = is_expandable && self.policy.handle(&self.heap, request, size).is_some();
-        if !has_handles && self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
-            return Ok(None);
+            Attempt::AskFor(other) => self.grow(request, stream_slot, other),
         }
-        // Like the limit, this rule looks at an entire segment, of which a request with handles may need only a part.
-        if !has_handles && self.policy.rejects(self.heap.reserved(), size, self.total_memory) {
-            self.stats.num_oom_rejections += 1;
-            return Err(AllocError::Rejected { requested: request.requested });
-        }
-        if is_expandable {
-            let page = self.policy.page(request.pool);
-            if is_private && self.policy.annexes() {
-                return self.grow_and_annex(request, stream, page, has_handles);
-            }
-            return self.grow(request, stream, page, has_handles);
-        }
-        let address = match self.device.malloc(size) {
-            Ok(address) => address,
-            Err(BackendError::OutOfMemory { .. }) => {
-                self.look_after_refusal()?;
-                return Ok(None);
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let reserved = self.heap.reserved().checked_add(size);
-        if reserved.is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
-            return Err(WrongAnswer { call: "malloc", address, bytes: size, problem: AnswerProblem::TooMuch }.into());
-        }
-        self.note_taken("malloc", address, size)?;
-        let class = request.pool.class();
-        let block = self.heap.add_segment(address, size, stream, request.pool);
-        self.heap.attach(block, self.policy.stamp(request.pool));
-        self.stats.increase(Family::Segment, class, 1);
-        self.count_reserved(request.pool, size.0 as i64);
-        if self.policy.is_oversize(size) {
-            self.stats.oversize_segments.increase(1);
-        }
-        self.stats.num_device_alloc += 1;
-        self.tell(TraceAction::SegmentAlloc, block, address.0, size.0);
-        Ok(Some(block))
-    }
-
-    /// Counts the bytes that a pool took from the device; negative if the pool released them.
-    pub(super) fn count_reserved(&mut self, pool: PoolSlot, bytes: i64) {
-        self.stats.change(Family::ReservedBytes, pool.class(), bytes);
-        self.count_reserved_by_pool(pool, bytes);
-    }
-
-    /// Counts the bytes only in the statistics of the private pool, if the pool is private.
-    pub(super) fn count_reserved_by_pool(&mut self, pool: PoolSlot, bytes: i64) {
-        if self.profile.counts_private_pools && pool.pool_number() != 0 {
-            let id = self.heap.pool_id(pool.0);
-            self.stats.change_reserved_by(id, pool.class(), bytes);
-        }
-    }
-
-    /// Asks for the device's free memory after a refusal. Some PyTorch releases do this for a line in their log.
-    pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
-        if self.profile.asks_after_refusal { self.device.memory_info().map(|_| ()) } else { Ok(()) }
-    }
-
-    /// Refuses to release memory during a capture, or memory of a private pool in use, because graphs may need it,
-    /// unless the policy's rules allow the release.
-    pub(super) fn check_release(&self, blocks: &[BlockId]) -> Result<(), AllocError> {
-        if self.policy.releases_during_captures() {
-            return Ok(());
-        }
-        let freeable = self.heap.private_pools().freeable();
-        for index in blocks.iter().filter_map(|&id| self.heap.arena.resolve(id)) {
-            let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
-            let may_go = if pool_number == 0 { !self.heap.is_deferring() } else { freeable.contains(&pool_number) };
-            if !may_go {
-                return Err(self.fault("releases memory while a graph is captured, or memory of a private pool in use").into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Releases whole segments, and the pages of expandable segments, in order, up to the first failure (spec 2.12).
-    pub(super) fn release_segments(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
-        let missing = "releases a block that does not exist";
-        self.check_exist(blocks, missing)?;
-        for &id in blocks {
-            let Some(index) = self.heap.arena.resolve(id) else {
-                // The block may have coalesced with one before it.
-                if self.heap.mixes_streams() {
-                    continue;
-                }
-                return Err(self.fault(missing).into());
-            };
-            let block = self.heap.arena.at(index);
-            if block.state != BlockState::Free {
-                return Err(self.fault("releases a block that is not free").into());
-            }
-            if block.is_expandable() {
-                self.unmap_block(index, Freed::Released)?;
-                continue;
-            }
-            if block.is_split() {
-                return Err(self.fault("releases a part of a segment").into());
-            }
-            let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
-            self.device.free(DeviceAddress(address))?;
-            self.taken.remove(address);
-            self.tell(TraceAction::SegmentFree, index, address, size);
-            self.heap.detach(index);
-            self.heap.remove_segment(index);
-            self.stats.num_device_free += 1;
-            self.stats.decrease(Family::Segment, pool.class(), 1);
-            self.count_reserved(pool, -(size as i64));
-            if self.policy.is_oversize(Bytes(size)) {
-                self.stats.oversize_segments.decrease(1);
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that the blocks exist before the first one is released, because a release may coalesce others.
-    pub(super) fn check_exist(&self, blocks: &[BlockId], problem: &'static str) -> Result<(), AllocError> {
-        let all_exist = blocks.iter().all(|&id| self.heap.arena.resolve(id).is_some());
-        if all_exist { Ok(()) } else { Err(self.fault(problem).into()) }
-    }
-
-    fn hint(&self, request: &Request, segment: Bytes) -> Hint {
-        match self.profile.expandable_hint {
-            _ if !request.is_expandable => return Hint::ExpandableSegments,
-            ExpandableHint::Settings => return Hint::ExpandableSegments,
-            ExpandableHint::Nothing => return Hint::None,
-            ExpandableHint::Addresses => {}
-        }
-        let reserve = self.policy.reservation(self.total_memory);
-        // PyTorch reserves nine eighths by default. It suggests a larger reserve only if the reserve has been reduced.
-        let is_reduced = reserve < self.total_memory.checked_add(Bytes(self.total_memory.0 / 8)).unwrap_or(Bytes::MAX);
-        if is_reduced && segment > reserve { Hint::LargerReserve(reserve) } else { Hint::Addresses }
-    }
-
-    /// Informs the observer that the request fails while the device has this many free bytes.
-    fn observe_failure(&mut self, request: &Request, free: Bytes) {
-        let pool = self.heap.pool_id(request.pool.0);
-        let Request { size, stream, .. } = *request;
-        self.observer.observe(&TraceEntry { action: TraceAction::Oom, address: free.0, size: size.0, stream, pool });
     }
 
     /// Counts the failure, informs the observer unless a rescue has already done so, and builds the error (spec 2.13).
-    fn out_of_memory(&mut self, request: &Request, segment: Bytes, rescue: Option<RescueTried>) -> AllocError {
+    fn fail(&mut self, request: &Request, segment: Bytes, rescue: Option<RescueTried>) -> AllocError {
         let memory = match self.device.memory_info() {
             Ok(memory) => memory,
             Err(error) => return error.into(),
@@ -380,5 +194,25 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             hint: self.hint(request, segment),
             rescue,
         }))
+    }
+
+    fn hint(&self, request: &Request, segment: Bytes) -> Hint {
+        match self.profile.expandable_hint {
+            _ if !request.is_expandable => return Hint::ExpandableSegments,
+            ExpandableHint::Settings => return Hint::ExpandableSegments,
+            ExpandableHint::Nothing => return Hint::None,
+            ExpandableHint::Addresses => {}
+        }
+        let reserve = self.policy.reservation(self.total_memory);
+        // PyTorch reserves nine eighths by default. It suggests a larger reserve only if the reserve has been reduced.
+        let is_reduced = reserve < self.total_memory.checked_add(Bytes(self.total_memory.0 / 8)).unwrap_or(Bytes::MAX);
+        if is_reduced && segment > reserve { Hint::LargerReserve(reserve) } else { Hint::Addresses }
+    }
+
+    /// Informs the observer that the request fails while the device has this many free bytes.
+    pub(super) fn observe_failure(&mut self, request: &Request, free: Bytes) {
+        let pool = self.heap.pool_id(request.pool.0);
+        let Request { size, stream, .. } = *request;
+        self.observer.observe(&TraceEntry { action: TraceAction::Oom, address: free.0, size: size.0, stream, pool });
     }
 }

@@ -8,15 +8,14 @@
 mod adopt;
 mod allocate;
 mod allocation;
-mod annex;
 mod checkpoint;
 mod expandable;
-mod handles;
 pub mod heap_check;
 mod ladder;
+mod own;
 mod pools;
 mod release;
-mod transfer;
+mod segments;
 mod view;
 
 use alloc::boxed::Box;

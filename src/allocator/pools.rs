@@ -3,10 +3,11 @@
 use alloc::vec::Vec;
 
 use super::Allocator;
+use super::allocate::Found;
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
 use crate::heap::{PoolError, PoolFilter, PoolSlot};
-use crate::policy::{Placement, Policy, Request};
+use crate::policy::{Policy, Request};
 use crate::snapshot::SegmentInfo;
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
@@ -124,7 +125,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Searches the pools that may serve requests when the device is out of memory for a free block. Returns the
     /// block, and the request, changed to that pool (spec 5.6).
-    pub(super) fn borrow(&mut self, request: &Request, stream_slot: u16) -> Result<Option<(u32, Request)>, AllocError> {
+    pub(super) fn borrow_from_pools(&mut self, request: &Request, stream_slot: u16) -> Result<Option<Found>, AllocError> {
         if request.pool.pool_number() != 0 {
             return Ok(None);
         }
@@ -140,14 +141,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(None)
     }
 
-    fn search_pool(&mut self, id: PoolId, request: &Request, stream_slot: u16) -> Result<Option<(u32, Request)>, AllocError> {
+    fn search_pool(&mut self, id: PoolId, request: &Request, stream_slot: u16) -> Result<Option<Found>, AllocError> {
         let Some(pool_number) = self.heap.private_pools().number_of(id) else { return Ok(None) };
         let is_expandable = request.is_expandable && self.profile.borrows_expandable;
         let request = Request { pool: PoolSlot::of_pool(pool_number, request.pool.class()), is_expandable, ..*request };
-        match self.policy.place(&self.heap, &request) {
-            Placement::Reuse(block) => Ok(Some((self.check_choice(block, &request, stream_slot)?, request))),
-            Placement::Segment(_) => Ok(None),
-        }
+        self.reuse_freed(&request, stream_slot)
     }
 
     /// Forgets pools that have neither uses nor memory, and frees the addresses that they still reserve. Fails at the

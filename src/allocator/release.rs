@@ -88,16 +88,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.stats.num_sync_all_streams += 1;
             return Err(AllocError::Capturing);
         }
-        self.release_everything()
-    }
-
-    /// Releases everything that can be released, and forgets empty private pools without uses.
-    fn release_everything(&mut self) -> Result<(), AllocError> {
         self.release_leftovers()?;
-        let blocks = self.policy.releasable(&self.heap);
-        self.check_release(&blocks)?;
-        self.release_segments(&blocks)?;
-        self.forget_empty_pools()
+        self.release_all().map(|_| ())
     }
 
     /// Frees blocks whose events are complete, without waiting. Checks each stream's events in order, up to the first

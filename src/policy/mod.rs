@@ -41,8 +41,41 @@ pub enum Placement {
     Segment(Bytes),
 }
 
-/// A rung of the retry ladder: a step to take when no free block can serve a request. The allocator asks for rung 0,
-/// 1, 2 and so on, until one yields a block or the policy gives up.
+/// A rung of the retry ladder: what the allocator tries when no free block can serve a request. It climbs the policy's
+/// rungs in order ([`Policy::ladder`]) until one yields a block; after the last one, the request fails.
+///
+/// While a graph is captured, nothing may wait, and the cache is kept, so the allocator skips [`Rung::WaitForEvents`] and
+/// the rungs that only make sense after it: [`Rung::ReuseFreed`], [`Rung::ReleaseAll`] and [`Rung::GrowAgain`] (spec 2.4,
+/// step 6e).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rung {
+    /// Release the blocks in [`Policy::garbage`] (spec 2.7).
+    CollectGarbage,
+    /// Ask the device for the segment that [`Policy::place`] named, or extend an expandable segment (spec 2.8, 4.2).
+    Grow,
+    /// Search the private pools that may serve requests when the device is out of memory for a free block (spec 5.6).
+    BorrowFromPools,
+    /// Release the blocks in [`Policy::oversize`], and ask the device again if they are enough (spec 2.9).
+    ReleaseOversize,
+    /// Wait for all events, so that every pending block becomes free (spec 3.7).
+    WaitForEvents,
+    /// Ask [`Policy::place`] again, because waiting may have freed a block.
+    ReuseFreed,
+    /// Release the blocks in [`Policy::releasable`], and forget empty private pools (spec 2.10).
+    ReleaseAll,
+    /// Like [`Rung::Grow`], but counted in `num_alloc_retries`.
+    GrowAgain,
+    /// Take the policy's own steps ([`Policy::relieve`]) until one yields a block or the policy has no further step.
+    Own,
+}
+
+impl Rung {
+    /// The ladder of policies without rules for it: grow, borrow, wait, release everything, grow.
+    pub const PLAIN: &[Rung] =
+        &[Rung::Grow, Rung::BorrowFromPools, Rung::WaitForEvents, Rung::ReuseFreed, Rung::ReleaseAll, Rung::GrowAgain];
+}
+
+/// A step of a policy's own ([`Rung::Own`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Relief {
     /// Release these free blocks to the device, in this order, and then ask the device for the segment, depending on
@@ -56,7 +89,7 @@ pub enum Relief {
     /// Serve a private pool's request from free memory of the default pool that no pending work uses
     /// ([`Policy::annexes`]), if there is any. This also works while a graph is captured.
     Annex,
-    /// Search the private pools that may serve requests when the device is out of memory for a free block (spec 5.6).
+    /// See [`Rung::BorrowFromPools`].
     Borrow,
     /// Move this entire free block of the request's pool to the request's stream, then split it as usual. Does nothing if
     /// one of the two streams is captured, or while any graph is captured on a device that cannot wait then
@@ -152,11 +185,11 @@ pub enum Relief {
         /// The offset in the block at which the request's bytes begin.
         offset: Bytes,
     },
-    /// Out of memory.
-    GiveUp,
+    /// No further step: the ladder continues with its next rung.
+    Done,
 }
 
-/// Whether and how a rung asks the device for a segment at its end.
+/// Whether and how a step asks the device for a segment at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attempt {
     /// Do not ask.
@@ -173,8 +206,8 @@ pub enum Attempt {
 
 /// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and `impl Policy` for every wrapper.
 ///
-/// Methods take `&self` or `&mut self` and return a value. Only methods that take `&self` may have defaults. Methods
-/// in the second pair of braces have defaults, and wrappers do not forward them.
+/// Methods take `&self` or `&mut self` and return a value. Methods in the second pair of braces have defaults, and
+/// wrappers do not forward them.
 ///
 /// There is thus a single list of a policy's methods, for the trait and for everything that forwards them.
 ///
@@ -200,6 +233,12 @@ macro_rules! with_wrapper {
      $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) -> $answer:ty { $($default:tt)* } $($rest:tt)*) => {
         with_wrapper! {
             @sort [$($shared)* fn $name($($arg: $of),*) -> $answer;] [$($unique)*] $($rest)*
+        }
+    };
+    (@sort [$($shared:tt)*] [$($unique:tt)*]
+     $(#[$doc:meta])* fn $name:ident(&mut self $(, $arg:ident: $of:ty)*) -> $answer:ty { $($default:tt)* } $($rest:tt)*) => {
+        with_wrapper! {
+            @sort [$($shared)*] [$($unique)* fn $name($($arg: $of),*) -> $answer;] $($rest)*
         }
     };
     (@sort [$($shared:tt)*] [$($unique:tt)*]
@@ -345,8 +384,8 @@ pub trait Policy {
         false
     }
 
-    /// Finds a free block, or states how large a new segment must be. The allocator asks a second time for the same
-    /// request if a callback has freed memory.
+    /// Finds a free block, or states how large a new segment must be. The allocator asks again for the same request if
+    /// a callback has freed memory, and on [`Rung::ReuseFreed`].
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
 
     /// Whether to split a block of `whole` bytes, reused or new, at the request's size. Only asked about blocks that
@@ -359,8 +398,27 @@ pub trait Policy {
         false
     }
 
-    /// The `rung`-th step of the retry ladder, from 0.
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
+    /// The rungs of the retry ladder, in order.
+    fn ladder(&self) -> &'static [Rung] {
+        Rung::PLAIN
+    }
+
+    /// The blocks to release before the device is asked for memory ([`Rung::CollectGarbage`]), in this order.
+    fn garbage(&mut self, _heap: &Heap) -> Vec<BlockId> {
+        Vec::new()
+    }
+
+    /// The blocks to release because the device has refused ([`Rung::ReleaseOversize`]), in this order, and whether to
+    /// ask the device again.
+    fn oversize(&self, _heap: &Heap, _request: &Request) -> (Vec<BlockId>, Attempt) {
+        (Vec::new(), Attempt::No)
+    }
+
+    /// The policy's own next step for the request ([`Rung::Own`]). `turn` counts the steps for which the allocator has
+    /// asked since the request began: it is 0 for the first one.
+    fn relieve(&mut self, _heap: &Heap, _request: &Request, _turn: u32) -> Relief {
+        Relief::Done
+    }
 
     /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, or blocks of private
     /// pools in use. In both cases, a graph can lose memory that it expects.

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Attempt, Placement, Policy, Relief, Request};
+use super::{Attempt, Placement, Policy, Request, Rung};
 use crate::block::BlockId;
 use crate::heap::{BlockView, Heap, PoolSlot};
 use crate::profile::Profile;
@@ -100,75 +100,6 @@ impl PyTorch {
         // oversize block is reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
         whole.0 < bound
-    }
-
-    /// Free segments of the large default pool that are at least as old as the average: as many as are needed to
-    /// reclaim enough bytes (spec 2.7).
-    fn collect_garbage(&self, heap: &Heap) -> Vec<BlockId> {
-        let Some(Bytes(target)) = self.collection_target(heap) else { return Vec::new() };
-        let pool = PoolSlot::default_pool(PoolClass::Large);
-        let now = self.stamp(pool);
-        let age = |block: &BlockView| now.saturating_sub(block.stamp);
-        let mut candidates: Vec<BlockView> = heap.free_blocks(pool).filter(|block| !block.is_split).collect();
-        let mut total_age = candidates.iter().map(age).sum::<u64>() as f64;
-        let mut victims = Vec::new();
-        let mut reclaimed = 0;
-        while reclaimed < target && !candidates.is_empty() {
-            let least_age = total_age / candidates.len() as f64;
-            let before = victims.len();
-            candidates.retain(|block| {
-                let old = age(block) as f64 >= least_age && !block.is_expandable;
-                if old {
-                    reclaimed += block.size.0;
-                    total_age -= age(block) as f64;
-                    victims.push(block.id);
-                }
-                !old
-            });
-            if victims.len() == before {
-                break;
-            }
-        }
-        victims
-    }
-
-    /// The oversize blocks of the request's stream to release before the device is asked: the smallest block that is
-    /// large enough on its own, or as many of the largest ones as are large enough together (spec 2.9).
-    ///
-    /// PyTorch does not check that these blocks are entire segments, and corrupts its heap if the setting has been
-    /// lowered at run time. This function skips parts of segments, which makes no difference while the setting is
-    /// constant.
-    fn release_oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, Attempt) {
-        let max_split = Bytes(self.settings.max_split_bytes);
-        if max_split == Bytes::MAX {
-            return (Vec::new(), Attempt::No);
-        }
-        let fails_at_expandable = self.profile.fails_to_release_expandable();
-        let wanted = request.size.max(max_split);
-        let mut sufficient =
-            heap.at_least(request.pool, request.stream, wanted).filter(|block| block.is_expandable || !block.is_split);
-        match sufficient.next() {
-            Some(block) if !block.is_expandable => return (alloc::vec![block.id], Attempt::Ask),
-            Some(_) if fails_at_expandable => return (Vec::new(), Attempt::Fail),
-            _ => {}
-        }
-        let mut victims = Vec::new();
-        let mut released = 0;
-        let smaller = heap.below(request.pool, request.stream, wanted).take_while(|block| block.size >= max_split);
-        for block in smaller {
-            if released >= wanted.0 {
-                break;
-            }
-            if block.is_expandable && fails_at_expandable {
-                return (victims, Attempt::Fail);
-            }
-            if block.is_expandable || block.is_split {
-                continue;
-            }
-            released += block.size.0;
-            victims.push(block.id);
-        }
-        (victims, if released >= wanted.0 { Attempt::Ask } else { Attempt::No })
     }
 }
 
@@ -275,29 +206,77 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Spec 2.4, step 6: collect garbage and ask the device; release oversize blocks and ask; wait, release
-    /// everything and ask once more.
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        let borrows_last = self.profile.borrows_last;
-        let step = match rung {
-            1..=3 if borrows_last => rung + 1,
-            4 if borrows_last => 1,
-            _ => rung,
-        };
-        match step {
-            0 => Relief::Release { blocks: self.collect_garbage(heap), attempt: Attempt::Ask },
-            1 => Relief::Borrow,
-            2 => {
-                let (blocks, attempt) = self.release_oversize(heap, request);
-                Relief::Release { blocks, attempt }
+    /// Spec 2.4, step 6.
+    fn ladder(&self) -> &'static [Rung] {
+        if self.profile.borrows_last { &BORROWING_LAST } else { &LADDER }
+    }
+
+    /// Free segments of the large default pool that are at least as old as the average: as many as are needed to
+    /// reclaim enough bytes (spec 2.7).
+    fn garbage(&mut self, heap: &Heap) -> Vec<BlockId> {
+        let Some(Bytes(target)) = self.collection_target(heap) else { return Vec::new() };
+        let pool = PoolSlot::default_pool(PoolClass::Large);
+        let now = self.stamp(pool);
+        let age = |block: &BlockView| now.saturating_sub(block.stamp);
+        let mut candidates: Vec<BlockView> = heap.free_blocks(pool).filter(|block| !block.is_split).collect();
+        let mut total_age = candidates.iter().map(age).sum::<u64>() as f64;
+        let mut victims = Vec::new();
+        let mut reclaimed = 0;
+        while reclaimed < target && !candidates.is_empty() {
+            let least_age = total_age / candidates.len() as f64;
+            let before = victims.len();
+            candidates.retain(|block| {
+                let old = age(block) as f64 >= least_age && !block.is_expandable;
+                if old {
+                    reclaimed += block.size.0;
+                    total_age -= age(block) as f64;
+                    victims.push(block.id);
+                }
+                !old
+            });
+            if victims.len() == before {
+                break;
             }
-            // While a graph is captured, nothing waits, and the cache is kept (spec 2.4, step 6e).
-            3 if heap.is_deferring() && borrows_last => Relief::Borrow,
-            3 | 4 if heap.is_deferring() => Relief::GiveUp,
-            3 => Relief::Wait,
-            4 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
-            _ => Relief::GiveUp,
         }
+        victims
+    }
+
+    /// The oversize blocks of the request's stream: the smallest block that is large enough on its own, or as many of the
+    /// largest ones as are large enough together (spec 2.9).
+    ///
+    /// PyTorch does not check that these blocks are entire segments, and corrupts its heap if the setting has been
+    /// lowered at run time. This method skips parts of segments, which makes no difference while the setting is constant.
+    fn oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, Attempt) {
+        let max_split = Bytes(self.settings.max_split_bytes);
+        if max_split == Bytes::MAX {
+            return (Vec::new(), Attempt::No);
+        }
+        let fails_at_expandable = self.profile.fails_to_release_expandable();
+        let wanted = request.size.max(max_split);
+        let mut sufficient =
+            heap.at_least(request.pool, request.stream, wanted).filter(|block| block.is_expandable || !block.is_split);
+        match sufficient.next() {
+            Some(block) if !block.is_expandable => return (alloc::vec![block.id], Attempt::Ask),
+            Some(_) if fails_at_expandable => return (Vec::new(), Attempt::Fail),
+            _ => {}
+        }
+        let mut victims = Vec::new();
+        let mut released = 0;
+        let smaller = heap.below(request.pool, request.stream, wanted).take_while(|block| block.size >= max_split);
+        for block in smaller {
+            if released >= wanted.0 {
+                break;
+            }
+            if block.is_expandable && fails_at_expandable {
+                return (victims, Attempt::Fail);
+            }
+            if block.is_expandable || block.is_split {
+                continue;
+            }
+            released += block.size.0;
+            victims.push(block.id);
+        }
+        (victims, if released >= wanted.0 { Attempt::Ask } else { Attempt::No })
     }
 
     /// Garbage collection and the release of oversize blocks ignore captures (spec 2.7, 2.9).
@@ -323,6 +302,28 @@ impl Policy for PyTorch {
         self.settings.max_split_bytes as i64
     }
 }
+
+/// The ladder since PyTorch 2.11.
+const LADDER: [Rung; 7] = [
+    Rung::CollectGarbage,
+    Rung::Grow,
+    Rung::BorrowFromPools,
+    Rung::ReleaseOversize,
+    Rung::WaitForEvents,
+    Rung::ReleaseAll,
+    Rung::GrowAgain,
+];
+
+/// The ladder up to PyTorch 2.10, which searches the pools last.
+const BORROWING_LAST: [Rung; 7] = [
+    Rung::CollectGarbage,
+    Rung::Grow,
+    Rung::ReleaseOversize,
+    Rung::WaitForEvents,
+    Rung::ReleaseAll,
+    Rung::GrowAgain,
+    Rung::BorrowFromPools,
+];
 
 /// Every block size is a multiple of this (spec 1.1).
 const MIN_BLOCK: u64 = 512;

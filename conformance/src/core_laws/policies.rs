@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
-use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
@@ -51,7 +51,7 @@ const SOUND: Scripted = Scripted {
         let found = heap.first_at_least(request.pool, request.stream, request.size);
         found.map_or(Placement::Segment(request.size.max(Bytes(2 * MIB))), |block| Placement::Reuse(block.id))
     },
-    relieve: |_, _, _, rung| if rung == 0 { ask(Attempt::Ask) } else { Relief::GiveUp },
+    relieve: |_, _, _, rung| if rung == 0 { ask(Attempt::Ask) } else { Relief::Done },
     splits: true,
     is_expandable: false,
     page: 2 * MIB,
@@ -124,6 +124,10 @@ impl Policy for Scripted {
         self.block.map_or_else(|| heap.releasable(), |block| vec![block])
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         (self.relieve)(self, heap, request, rung)
     }
@@ -164,7 +168,7 @@ fn cases() -> Vec<Case> {
     let placing = |place: Place| Scripted { place, ..SOUND };
     let relieving = |relieve: Relieve| Scripted { place: new_segment, relieve, ..SOUND };
     let reusing = placing(|own, _, _| reuse(own));
-    let reusing_late = relieving(|own, _, _, _| own.block.map_or(Relief::GiveUp, Relief::Reuse));
+    let reusing_late = relieving(|own, _, _, _| own.block.map_or(Relief::Done, Relief::Reuse));
     let mut cases = Vec::new();
     for scripted in [reusing, reusing_late] {
         let all: [(&str, Named, u64, u64); 8] = [
@@ -181,17 +185,17 @@ fn cases() -> Vec<Case> {
     }
     let releasing = relieving(|own, _, _, rung| match rung {
         0 => Relief::Release { blocks: own.blocks(), attempt: Attempt::Ask },
-        _ => Relief::GiveUp,
+        _ => Relief::Done,
     });
     let transferring = relieving(|own, _, _, rung| match (rung, own.block) {
         (0, Some(block)) => Relief::Transfer { block, waits: true },
         (1, _) => ask(Attempt::Ask),
-        _ => Relief::GiveUp,
+        _ => Relief::Done,
     });
     let remapping = relieving(|own, _, _, rung| match rung {
         0 => Relief::Remap { blocks: own.blocks() },
         1 => ask(Attempt::Ask),
-        _ => Relief::GiveUp,
+        _ => Relief::Done,
     });
     let all = [
         ("", Whole, &releasing, BLOCK, 0),
@@ -241,7 +245,7 @@ fn borders() -> [(&'static str, Scripted); 18] {
         (too_small, relieving(|_, _, request, _| ask(Attempt::AskFor(Bytes(request.size.get() - 1))))),
         ("", relieving(|_, _, _, rung| ask(if rung < 512 { Attempt::No } else { Attempt::Ask }))),
         ("never gives up", relieving(|_, _, _, rung| ask(if rung < 513 { Attempt::No } else { Attempt::Ask }))),
-        ("CUDA out of memory", relieving(|_, _, _, rung| if rung < 512 { Relief::Wait } else { Relief::GiveUp })),
+        ("CUDA out of memory", relieving(|_, _, _, rung| if rung < 512 { Relief::Wait } else { Relief::Done })),
         ("", expandable()),
         ("chooses a page size of 0 bytes", Scripted { page: 0, ..expandable() }),
         ("reserves no addresses", Scripted { reservation: 0, ..expandable() }),
@@ -311,7 +315,7 @@ fn remapped() -> Result<(), Broken> {
     let relieve: Relieve = |own, _, _, rung| match rung {
         0 => Relief::Remap { blocks: own.blocks() },
         1 => ask(Attempt::Ask),
-        _ => Relief::GiveUp,
+        _ => Relief::Done,
     };
     let block = core.policy().block;
     *core.policy_mut() = Scripted { block, is_expandable: true, page: 20 * MIB, place: new_segment, relieve, ..SOUND };
@@ -383,24 +387,24 @@ fn moving_cases() -> Vec<Case> {
     let parting = first(|own, _, _, rung| match (rung, own.block) {
         (0, Some(block)) => Relief::TransferPart { block },
         (1, _) => ask(Attempt::Ask),
-        _ => Relief::GiveUp,
+        _ => Relief::Done,
     });
     let moving_from_0 = first(|own, heap, _, rung| match (rung, own.block) {
         (0, _) => Relief::TransferAll { from: StreamId::DEFAULT },
         (1, Some(block)) if !heap.is_deferring() => Relief::Reuse(block),
         (1 | 2, _) => ask(Attempt::Ask),
-        _ => Relief::GiveUp,
+        _ => Relief::Done,
     });
     let moving_from_77 = first(|_, _, _, _| Relief::TransferAll { from: StreamId(77) });
     let providing = first(|_, heap, request, rung| match rung {
         0 => Relief::Provide { bytes: request.size, stream: request.stream },
-        _ => heap
-            .first_at_least(request.pool, request.stream, request.size)
-            .map_or(Relief::GiveUp, |block| Relief::Reuse(block.id)),
+        _ => {
+            heap.first_at_least(request.pool, request.stream, request.size).map_or(Relief::Done, |block| Relief::Reuse(block.id))
+        }
     });
     let to_77 = first(|_, _, request, _| Relief::Provide { bytes: request.size, stream: StreamId(77) });
     let nothing = first(|_, _, _, _| Relief::Provide { bytes: Bytes::ZERO, stream: StreamId::DEFAULT });
-    let high = first(|own, _, _, _| own.block.map_or(Relief::GiveUp, |block| Relief::ReuseAt { block, offset: Bytes(1024) }));
+    let high = first(|own, _, _, _| own.block.map_or(Relief::Done, |block| Relief::ReuseAt { block, offset: Bytes(1024) }));
     let unsplit = Scripted { splits: false, ..parting.clone() };
     let of_another = "transfers a block of a different pool, or of the request's own stream";
     let unknown = "transfers the blocks of an unknown stream, or of the request's own stream";
@@ -538,8 +542,12 @@ impl Policy for Plain {
         true
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, _: &Heap, _: &Request, rung: u32) -> Relief {
-        if rung == 0 { Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask } } else { Relief::GiveUp }
+        if rung == 0 { Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask } } else { Relief::Done }
     }
 }
 
@@ -684,12 +692,16 @@ impl parkade::policy::Wrapper for Remapping {
         &mut self.0
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
         let blocks: Vec<BlockId> = heap.pool_slots().flat_map(|slot| heap.free_blocks(slot)).map(|block| block.id).collect();
         match rung {
             0 => Relief::Remap { blocks },
             1 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         }
     }
 }

@@ -37,7 +37,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
-use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
@@ -241,6 +241,10 @@ impl Policy for Stalloc {
         self.is_in_area || self.pytorch.splits(whole, request)
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
             self.next = self.then;
@@ -258,14 +262,14 @@ impl Policy for Stalloc {
             1 => Relief::Borrow,
             2 => match self.tightest(heap, request, true) {
                 Some(block) => Relief::Reuse(block),
-                None if heap.is_deferring() => Relief::GiveUp,
+                None if heap.is_deferring() => Relief::Done,
                 None => Relief::Wait,
             },
             3 => match self.tightest(heap, request, false).or_else(|| self.tightest(heap, request, true)) {
                 Some(block) => Relief::Reuse(block),
                 None => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
             },
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         }
     }
 

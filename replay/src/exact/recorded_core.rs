@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
-use parkade::policy::{Attempt, Policy, PyTorch, Relief, Request, Wrapper};
+use parkade::policy::{Policy, PyTorch, Wrapper};
 use parkade::trace::{Observer, TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use parkade::{AdoptedContent, AdoptedSegment, Allocation, Allocator, BlockId, BlockView, Heap, PoolSlot};
@@ -390,15 +390,14 @@ impl Wrapper for Recorded<'_> {
         &mut self.rules
     }
 
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        if rung == 0
-            && self.has_lost_beginning
+    fn garbage(&mut self, heap: &Heap) -> Vec<BlockId> {
+        if self.has_lost_beginning
             && let Some(blocks) = self.recorded_victims(heap)
         {
             self.assumed += 1;
-            return Relief::Release { blocks, attempt: Attempt::Ask };
+            return blocks;
         }
-        self.rules.relieve(heap, request, rung)
+        self.rules.garbage(heap)
     }
 }
 

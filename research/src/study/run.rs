@@ -507,7 +507,7 @@ pub fn first_step(workload: &Workload) -> Option<FirstStep> {
 
 #[cfg(test)]
 mod tests {
-    use parkade::policy::{Placement, Relief, Request};
+    use parkade::policy::{Placement, Relief, Request, Rung};
     use parkade::units::{PoolClass, StreamId};
     use parkade::{BlockId, Heap};
     use parkade_policies::named;
@@ -602,6 +602,10 @@ mod tests {
         fn splits(&self, _: Bytes, _: &Request) -> bool {
             false
         }
+        fn ladder(&self) -> &'static [Rung] {
+            &[Rung::Own]
+        }
+
         fn relieve(&mut self, _: &Heap, _: &Request, _: u32) -> Relief {
             Relief::Release { blocks: Vec::<BlockId>::new(), attempt: parkade::policy::Attempt::Ask }
         }

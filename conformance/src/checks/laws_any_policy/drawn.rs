@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::profile::Profile;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
@@ -28,9 +28,9 @@ enum Cutting {
     Never,
 }
 
-/// One rung of the ladder.
+/// One step of the ladder.
 #[derive(Clone, Copy, Debug)]
-enum Rung {
+enum OwnStep {
     Ask,
     AskFor(u64),
     /// Takes a block from another stream, either with a wait or only if the stream's work happens
@@ -56,10 +56,10 @@ enum Rung {
     Wait,
 }
 
-impl Rung {
+impl OwnStep {
     /// Whether a block from another stream may serve a request.
     fn takes_from_others(&self) -> bool {
-        matches!(self, Rung::Transfer(_) | Rung::TransferPart | Rung::TransferAll)
+        matches!(self, OwnStep::Transfer(_) | OwnStep::TransferPart | OwnStep::TransferAll)
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Drawn {
     /// 0 chooses the smallest block that fits, 1 the largest, and 2 the one at the lowest address.
     fit: u64,
     cutting: Cutting,
-    rungs: Vec<Rung>,
+    rungs: Vec<OwnStep>,
     profile: &'static Profile,
     /// Whether private pools may take the default pool's memory.
     annexes: bool,
@@ -100,16 +100,16 @@ impl Drawn {
         };
         let rungs = (0..of(&[0, 1, 2, 4]))
             .map(|_| match of(&[0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9]) {
-                0 => Rung::Ask,
-                1 => Rung::AskFor(of(&[0, 2 * MIB, 30 * MIB])),
-                2 => Rung::Transfer(of(&[0, 1, 1]) == 1),
-                3 => Rung::Release(of(&[0, 1, 3]) as usize),
-                4 => Rung::Remap(of(&[1, 2, 100]) as usize, of(&[0, 1]) == 1),
-                5 => Rung::Borrow,
-                7 => Rung::TransferPart,
-                8 => Rung::TransferAll,
-                9 => Rung::Provide(of(&[0, 2 * MIB, 30 * MIB])),
-                _ => Rung::Wait,
+                0 => OwnStep::Ask,
+                1 => OwnStep::AskFor(of(&[0, 2 * MIB, 30 * MIB])),
+                2 => OwnStep::Transfer(of(&[0, 1, 1]) == 1),
+                3 => OwnStep::Release(of(&[0, 1, 3]) as usize),
+                4 => OwnStep::Remap(of(&[1, 2, 100]) as usize, of(&[0, 1]) == 1),
+                5 => OwnStep::Borrow,
+                7 => OwnStep::TransferPart,
+                8 => OwnStep::TransferAll,
+                9 => OwnStep::Provide(of(&[0, 2 * MIB, 30 * MIB])),
+                _ => OwnStep::Wait,
             })
             .collect();
         let (small, fit) = (of(&[0, MIB]), of(&[0, 1, 2]));
@@ -120,13 +120,13 @@ impl Drawn {
         let handle = (handle > 0).then_some(handle);
         // With handles, pages do not move.
         let with_handles = |rung| match rung {
-            Rung::Remap(most, _) if handle.is_some() => Rung::Move(most),
+            OwnStep::Remap(most, _) if handle.is_some() => OwnStep::Move(most),
             rung => rung,
         };
-        let rungs: Vec<Rung> = rungs;
+        let rungs: Vec<OwnStep> = rungs;
         // Some policies take only new memory.
         let annexes = of(&[0, 0, 1]) == 1;
-        let first = (annexes && of(&[0, 1, 1]) == 1).then_some(Rung::Annex);
+        let first = (annexes && of(&[0, 1, 1]) == 1).then_some(OwnStep::Annex);
         let rungs = first.into_iter().chain(rungs.into_iter().map(with_handles)).collect();
         Drawn { unit, segment, pages, handle, takes_high_end, is_expandable, small, fit, cutting, rungs, profile, annexes }
     }
@@ -139,15 +139,15 @@ impl Drawn {
     /// Returns seeds of policies that take other streams' blocks (of expandable segments or not), that remap pages,
     /// that move handles, and whose private pools take the default pool's memory: [`MOVERS`] of each kind.
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
-        let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true) | Rung::TransferPart));
+        let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, OwnStep::Transfer(true) | OwnStep::TransferPart));
         let remaps = |drawn: &Drawn| {
-            drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most, _) if *most > 1))
+            drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, OwnStep::Remap(most, _) if *most > 1))
         };
         let moves_handles = |drawn: &Drawn| {
-            drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Move(most) if *most > 1))
+            drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, OwnStep::Move(most) if *most > 1))
         };
         let moves_parts = |drawn: &Drawn| transfers(drawn) && drawn.is_expandable[1];
-        let annexes = |drawn: &Drawn| drawn.is_expandable[1] && matches!(drawn.rungs.first(), Some(Rung::Annex));
+        let annexes = |drawn: &Drawn| drawn.is_expandable[1] && matches!(drawn.rungs.first(), Some(OwnStep::Annex));
         let those = |which: &dyn Fn(&Drawn) -> bool| -> Vec<u64> {
             (0..).filter(|&seed| which(&Drawn::new(seed))).take(MOVERS).collect()
         };
@@ -181,7 +181,7 @@ impl Drawn {
         })
     }
 
-    fn climb(&self, heap: &Heap, request: &Request, rung: Rung) -> Relief {
+    fn climb(&self, heap: &Heap, request: &Request, rung: OwnStep) -> Relief {
         let ask = |blocks, attempt| Relief::Release { blocks, attempt };
         let nothing = || ask(Vec::new(), Attempt::No);
         let other_block = || {
@@ -189,17 +189,17 @@ impl Drawn {
             heap.free_blocks(request.pool).find(legal).map(|block| block.id)
         };
         match rung {
-            Rung::Ask => ask(Vec::new(), Attempt::Ask),
-            Rung::AskFor(more) => ask(Vec::new(), Attempt::AskFor(Bytes(request.size.get() + more))),
-            Rung::Transfer(waits) => other_block().map_or_else(nothing, |block| Relief::Transfer { block, waits }),
-            Rung::TransferPart => other_block().map_or_else(nothing, |block| Relief::TransferPart { block }),
-            Rung::TransferAll => {
+            OwnStep::Ask => ask(Vec::new(), Attempt::Ask),
+            OwnStep::AskFor(more) => ask(Vec::new(), Attempt::AskFor(Bytes(request.size.get() + more))),
+            OwnStep::Transfer(waits) => other_block().map_or_else(nothing, |block| Relief::Transfer { block, waits }),
+            OwnStep::TransferPart => other_block().map_or_else(nothing, |block| Relief::TransferPart { block }),
+            OwnStep::TransferAll => {
                 let other = heap.free_blocks(request.pool).find(|block| block.stream != request.stream);
                 other.map_or_else(nothing, |block| Relief::TransferAll { from: block.stream })
             }
-            Rung::Provide(_) if request.is_expandable => nothing(),
-            Rung::Provide(more) => Relief::Provide { bytes: Bytes(request.size.get() + more), stream: StreamId::DEFAULT },
-            Rung::Remap(most, of_all) => {
+            OwnStep::Provide(_) if request.is_expandable => nothing(),
+            OwnStep::Provide(more) => Relief::Provide { bytes: Bytes(request.size.get() + more), stream: StreamId::DEFAULT },
+            OwnStep::Remap(most, of_all) => {
                 // Excludes segments of a private pool in use, because its graphs still need them.
                 let may_go = heap.releasable();
                 let all = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
@@ -210,7 +210,7 @@ impl Drawn {
                     .filter(|block| block.is_expandable && may_go.contains(&block.id));
                 Relief::Remap { blocks: free.take(most).map(|block| block.id).collect() }
             }
-            Rung::Move(most) => {
+            OwnStep::Move(most) => {
                 let may_go = heap.releasable();
                 let free = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
                 let free = free.into_iter().flat_map(|pool| heap.free_blocks(pool)).filter(|block| may_go.contains(&block.id));
@@ -218,10 +218,10 @@ impl Drawn {
                 let handles = handles.take(most).collect();
                 if most % 2 == 0 { Relief::Move { handles } } else { Relief::Replace { handles } }
             }
-            Rung::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
-            Rung::Annex => Relief::Annex,
-            Rung::Borrow => Relief::Borrow,
-            Rung::Wait => Relief::Wait,
+            OwnStep::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
+            OwnStep::Annex => Relief::Annex,
+            OwnStep::Borrow => Relief::Borrow,
+            OwnStep::Wait => Relief::Wait,
         }
     }
 }
@@ -289,21 +289,25 @@ impl Policy for Drawn {
         }
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     /// The policy's own rungs; then a wait and another search, other streams' blocks, and a release of everything.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if let Some(&rung) = self.rungs.get(rung as usize) {
             return self.climb(heap, request, rung);
         }
         match rung as usize - self.rungs.len() {
-            0 => self.climb(heap, request, Rung::Ask),
+            0 => self.climb(heap, request, OwnStep::Ask),
             1 => Relief::Wait,
             2 => self
                 .find(heap, request)
-                .map_or_else(|| self.climb(heap, request, Rung::Borrow), |block| self.reuse(heap, request, block)),
+                .map_or_else(|| self.climb(heap, request, OwnStep::Borrow), |block| self.reuse(heap, request, block)),
             // A policy that takes other streams' blocks once their work is done must do so now, because all work is done.
-            3 if self.rungs.iter().any(Rung::takes_from_others) => self.climb(heap, request, Rung::Transfer(true)),
+            3 if self.rungs.iter().any(OwnStep::takes_from_others) => self.climb(heap, request, OwnStep::Transfer(true)),
             3 | 4 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskFor(request.size) },
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         }
     }
 }
@@ -471,6 +475,10 @@ impl Policy for Wrong {
         self.below(4) > 0
     }
 
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, _: u32) -> Relief {
         let attempt = match self.below(5) {
             0 => Attempt::No,
@@ -492,7 +500,7 @@ impl Policy for Wrong {
             13..=14 => match self.block(heap, |block| fits(block) && block.stream == request.stream) {
                 Some(block) if self.below(2) == 0 => Relief::Reuse(block),
                 Some(block) => Relief::ReuseAt { block, offset: self.size(self.below(3) * 4096) },
-                None => Relief::GiveUp,
+                None => Relief::Done,
             },
             15 | 16 => match self.block(heap, is_of_another) {
                 Some(block) => Relief::TransferPart { block },
@@ -503,10 +511,10 @@ impl Policy for Wrong {
             19 => Relief::Move { handles: self.handles(heap) },
             20 => Relief::Replace { handles: self.handles(heap) },
             18 => Relief::Provide { bytes: self.size(16 * MIB), stream: self.stream(heap, request) },
-            _ => Relief::GiveUp,
+            _ => Relief::Done,
         };
         match relief {
-            Relief::GiveUp if self.is_patient && self.below(100) > 0 => {
+            Relief::Done if self.is_patient && self.below(100) > 0 => {
                 Relief::Release { blocks: Vec::new(), attempt: Attempt::No }
             }
             relief => relief,

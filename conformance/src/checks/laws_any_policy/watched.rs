@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 
 use parkade::device::DeviceBackend;
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Wrapper};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung, Wrapper};
 use parkade::trace::Observer;
 use parkade::units::Bytes;
 use parkade::{Allocator, BlockId, Heap, PoolSlot};
@@ -85,11 +85,14 @@ pub(super) struct Watched {
     kept: Cell<u64>,
     /// The size of the request if it gets the high end of its block.
     high: Cell<Option<u64>>,
+    /// The next rung of the policy's ladder, and the number of the policy's own steps so far.
+    rung: usize,
+    own_turn: u32,
 }
 
 impl Watched {
     pub(super) fn new(policy: Box<dyn Policy>) -> Watched {
-        Watched { policy, notes: RefCell::default(), kept: Cell::new(0), high: Cell::new(None) }
+        Watched { policy, notes: RefCell::default(), kept: Cell::new(0), high: Cell::new(None), rung: 0, own_turn: 0 }
     }
 
     /// Discards the answers for the last request.
@@ -141,6 +144,42 @@ impl Watched {
         let reached = &mut self.notes.get_mut().reached;
         reached.private += u64::from(served);
         reached.loads += u64::from(loaded);
+    }
+
+    /// Returns the step that does the same as the next rung of the policy's ladder.
+    fn next_step(&mut self, heap: &Heap, request: &Request) -> Relief {
+        let policy: &mut dyn Policy = &mut *self.policy;
+        let release = |blocks, attempt| Relief::Release { blocks, attempt };
+        while let Some(&rung) = policy.ladder().get(self.rung) {
+            if rung == Rung::Own {
+                self.own_turn += 1;
+                match policy.relieve(heap, request, self.own_turn - 1) {
+                    Relief::Done => self.rung += 1,
+                    step => return step,
+                }
+                continue;
+            }
+            self.rung += 1;
+            return match rung {
+                Rung::CollectGarbage => release(policy.garbage(heap), Attempt::No),
+                Rung::Grow => release(Vec::new(), Attempt::Ask),
+                Rung::BorrowFromPools => Relief::Borrow,
+                Rung::ReleaseOversize => {
+                    let (blocks, attempt) = policy.oversize(heap, request);
+                    release(blocks, attempt)
+                }
+                _ if heap.is_deferring() => continue,
+                Rung::WaitForEvents => Relief::Wait,
+                Rung::ReuseFreed => match policy.place(heap, request) {
+                    Placement::Reuse(id) => Relief::Reuse(id),
+                    Placement::Segment(_) => continue,
+                },
+                Rung::ReleaseAll => release(policy.releasable(heap), Attempt::No),
+                Rung::GrowAgain => release(Vec::new(), Attempt::AskAgain),
+                Rung::Own => continue,
+            };
+        }
+        Relief::Done
     }
 
     fn saw(&self, heap: &Heap) {
@@ -216,9 +255,17 @@ impl Wrapper for Watched {
         takes
     }
 
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+    /// The allocator asks for every rung as an own step, so that each one is recorded.
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own]
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, turn: u32) -> Relief {
         self.saw(heap);
-        let relief = self.inner_mut().relieve(heap, request, rung);
+        if turn == 0 {
+            (self.rung, self.own_turn) = (0, 0);
+        }
+        let relief = self.next_step(heap, request);
         let segment = self.notes.get_mut().segment;
         let reached = &mut self.notes.get_mut().reached;
         let answer = match &relief {
@@ -249,7 +296,7 @@ impl Wrapper for Watched {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
             }
             Relief::Annex | Relief::Borrow | Relief::Rescue { .. } | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
-            Relief::GiveUp => {
+            Relief::Done => {
                 reached.refusals += 1;
                 // Ask once more, as the allocator does after a callback has freed something.
                 if let Placement::Reuse(id) = self.inner_mut().place(heap, request) {

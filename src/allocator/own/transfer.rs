@@ -5,13 +5,12 @@
 //! streams, which do not coalesce until the allocator has waited for all streams, or until a policy moves them to one
 //! stream.
 
-use super::Allocator;
-use super::expandable::Freed;
+use crate::allocator::Allocator;
+use crate::allocator::expandable::Freed;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
-use crate::heap::PoolSlot;
-use crate::policy::{Attempt, Policy, Request};
+use crate::policy::{Policy, Request};
 use crate::trace::Observer;
 use crate::units::{Bytes, StreamId};
 
@@ -76,7 +75,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("provides a segment although segments are expandable").into());
         }
         let slot = self.heap.known_stream_slot(stream).ok_or_else(|| self.fault("provides a segment for an unknown stream"))?;
-        self.ask_device(request, slot, bytes, Attempt::Ask).map(|_| ())
+        self.take_segment(request, slot, bytes).map(|_| ())
     }
 
     /// Checks a block of another stream that the policy chose, and orders that stream's work before the request's.
@@ -125,7 +124,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// If blocks have changed streams, waits for all streams and then moves the free blocks of each segment to one
     /// stream, so that they can coalesce. For an expandable segment, this is its own stream.
-    pub(super) fn reunite(&mut self) -> Result<(), BackendError> {
+    pub(in crate::allocator) fn reunite(&mut self) -> Result<(), BackendError> {
         if self.heap.is_deferring() || !(self.heap.mixes_streams() || self.heap.has_parts_elsewhere()) {
             return Ok(());
         }
@@ -166,7 +165,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// If a free block of an expandable segment belongs to a different stream than the segment, waits for that stream
     /// and returns the block to the segment's stream, where it coalesces. The block keeps its slot. Does nothing while
     /// a graph is captured.
-    pub(super) fn bring_home(&mut self, index: u32) -> Result<(), BackendError> {
+    pub(in crate::allocator) fn bring_home(&mut self, index: u32) -> Result<(), BackendError> {
         if self.heap.is_deferring() {
             return Ok(());
         }
@@ -185,7 +184,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Whether a block of an expandable segment belongs to a different pool or stream than the segment, in which case
     /// it cannot be unmapped.
-    pub(super) fn is_away(&mut self, index: u32) -> bool {
+    pub(in crate::allocator) fn is_away(&mut self, index: u32) -> bool {
         self.is_part(index) || self.heap.mixes_streams() && self.home_of(index).is_some()
     }
 
@@ -194,20 +193,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.detach(index);
         self.heap.change_stream(index, stream);
         self.put_back_unused(index);
-    }
-
-    /// Puts back a detached block that the statistics still count as free.
-    pub(super) fn put_back_unused(&mut self, index: u32) {
-        let block = self.heap.arena.at(index);
-        let (pool, size, was_split) = (PoolSlot(block.pool), block.size as i64, block.is_split());
-        let is_expandable = block.is_expandable();
-        let (blocks, bytes) = if was_split { (1, size) } else { (0, 0) };
-        let stats = &mut self.stats;
-        self.heap.put_back(index, self.policy.stamp(pool), |merged| {
-            if !is_expandable {
-                stats.change_splits(pool.class(), merged.splits - blocks, merged.bytes - bytes);
-            }
-        });
     }
 
     /// Unmaps the whole pages in free blocks, maps their memory for the request, with new memory from the device if
@@ -225,7 +210,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.check_release(blocks)?;
         self.check_exist(blocks, "remaps a block that does not exist")?;
         let unmapped = blocks.iter().try_for_each(|&id| self.unmap_for_reuse(id));
-        let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
+        let asked = unmapped.and_then(|()| self.take_segment(request, stream_slot, segment));
         let left = self.reservations.take_spare();
         let released = self.release_pages(left);
         match asked {

@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use super::Allocator;
+use crate::allocator::Allocator;
 use crate::block::{Block, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
@@ -34,7 +34,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// back the free memory of pools without uses. Then marks the memory that the new pool may take. A stream counts
     /// as busy unless the device reports that it is idle. The allocator waits for a busy stream only if the policy
     /// says so ([`Policy::waits_for_pools`]).
-    pub(super) fn settle(&mut self) {
+    pub(in crate::allocator) fn settle(&mut self) {
         // If requests are already being routed, a stream may be in a capture, which a query would invalidate.
         let may_capture = self.heap.is_deferring() || self.heap.private_pools().is_recording();
         if !self.policy.annexes() || may_capture {
@@ -156,7 +156,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Maps new memory where the default pool's segment grows, and serves the request from it.
-    pub(super) fn grow_and_annex(
+    pub(in crate::allocator) fn grow_and_annex(
         &mut self,
         request: &Request,
         stream: u16,
@@ -172,7 +172,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         self.heap.set_grows_settled(true, from);
         let run = self.heap.settled_growth(home.pool, home.stream, size, has_handles);
-        let grown = self.grow(&home, slot, page, has_handles);
+        let grown = self.extend(&home, slot, page, has_handles);
         self.heap.set_grows_settled(false, None);
         let Some(index) = grown? else { return Ok(None) };
         // The new memory has coalesced with adjacent free memory, which pending work may still use.

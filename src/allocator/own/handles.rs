@@ -9,12 +9,12 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::Allocator;
-use super::expandable::Freed;
+use crate::allocator::Allocator;
+use crate::allocator::expandable::Freed;
 use crate::device::{BackendError, Capture, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::{BlockView, Heap, PoolSlot, whole_pages};
-use crate::policy::{Attempt, Policy, Request};
+use crate::policy::{Policy, Request};
 use crate::reservation::Run;
 use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress};
@@ -28,7 +28,7 @@ struct Moved {
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Takes handles with at least `wanted` and at most `room` pages in total: first kept handles, then new ones.
     /// `None` if there is not enough memory.
-    pub(super) fn take_handles(
+    pub(in crate::allocator) fn take_handles(
         &mut self,
         request: &Request,
         wanted: u64,
@@ -121,7 +121,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let handles = self.check_moves(handles)?;
         let unmapped = handles.iter().try_for_each(|handle| self.unmap_handle(handle));
         let gone = if keeps || unmapped.is_err() { Ok(()) } else { self.release_spare() };
-        let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
+        let asked = unmapped.and_then(|()| self.take_segment(request, stream_slot, segment));
         let released = gone.and(self.release_spare());
         match asked {
             // If the device failed to release memory, the allocator tries again later; the request is served anyway.
