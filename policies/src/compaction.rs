@@ -1,10 +1,10 @@
 //! Compaction: best fit on memory that is taken in a few large handles. When memory is short, the policy breaks handles
 //! that are partly free.
 //!
-//! This is our own policy; `docs/compaction.md` describes how we found it. A driver call costs nearly the same for
-//! a handle of 2 MiB as for one of 128 MiB. Large handles are therefore cheap, but a handle with any block in use
-//! cannot move. This policy breaks it: the memory in use keeps its addresses and contents in new memory, and the free
-//! pages move to where they are needed.
+//! This is our own policy; `docs/compaction.md` describes what it needs, reaches and costs. A driver call costs nearly
+//! the same for a handle of 2 MiB as for one of 128 MiB. Large handles are therefore cheap, but a handle with any block
+//! in use cannot move. This policy breaks it: the memory in use keeps its addresses and contents in new memory, and the
+//! free pages move to where they are needed.
 //! - Handles grow with the reserved bytes, and shrink again near the limit.
 //! - If there is no memory for new handles, a request takes the bytes that it needs from the tightest free block of
 //!   another stream, after that stream's work. If that is not enough, as few entirely free handles as necessary move,
