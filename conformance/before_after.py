@@ -22,7 +22,7 @@ COMMANDS = [
     ["stats", "{}", "--json"],
     ["diagnose", "{}", "--json"],
     ["advise", "{}", "--json"],
-    ["advise", "{}", "--policy", "breaking-handles", "--json"],
+    ["advise", "{}", "--policy", "compaction", "--json"],
     ["replay", "{}", "--json"],
     ["replay", "{}", "--settings", "expandable_segments:True", "--json"],
     ["replay", "{}", "--policy", "best-fit-remap", "--json"],

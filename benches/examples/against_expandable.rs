@@ -2,9 +2,9 @@
 //! repeats.
 //!
 //! ```text
-//! cargo run --release -p parkade-benches --example against_expandable -- breaking-handles
-//! cargo run --release -p parkade-benches --example against_expandable -- breaking-handles gpt2-mixed prefetch --seeds 4-7
-//! cargo run --release -p parkade-benches --example against_expandable -- breaking-handles conformance/recordings/*.default.pickle.xz
+//! cargo run --release -p parkade-benches --example against_expandable -- compaction
+//! cargo run --release -p parkade-benches --example against_expandable -- compaction gpt2-mixed prefetch --seeds 4-7
+//! cargo run --release -p parkade-benches --example against_expandable -- compaction conformance/recordings/*.default.pickle.xz
 //! ```
 //!
 //! Arguments are names of policies, workloads from the catalogue, descriptions of workloads, and recordings; without

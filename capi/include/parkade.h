@@ -16,7 +16,7 @@
 // destroyed.
 #define PARKADE_KEEPS_CONTEXT 1
 
-// The promise required by a policy that breaks handles, such as `breaking-handles`. While the allocator serves a call
+// The promise required by a policy that breaks handles, such as `compaction`. While the allocator serves a call
 // that asks for memory or routes requests to a private pool, no other thread submits work that uses the allocator's
 // memory, no other device uses the memory, and the memory is not registered elsewhere (for example for RDMA). Without
 // the promise, these policies are refused on a GPU, because data written during such a call could be lost.

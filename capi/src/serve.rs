@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_breaks_handles_needs_a_promise() {
-        let breaking = |is_serial| Wanted { policy: Some("breaking-handles"), is_serial, ..Wanted::default() };
+        let breaking = |is_serial| Wanted { policy: Some("compaction"), is_serial, ..Wanted::default() };
         assert!(choose_policy(&breaking(true)).is_ok());
         let Err(refused) = choose_policy(&breaking(false)) else { panic!("it is not refused") };
         let text = refused.to_string();

@@ -151,11 +151,11 @@ fn a_policy_of_parkade_is_an_option_of_its_own() {
     for enabled in ["rescue=\"free\"", "policy=\"best-fit-remap\""] {
         assert!(shown.contains(&format!("with parkade.enable({enabled}) instead of settings: it fits, ")), "{shown}");
     }
-    let breaking = call(&["advise", "--all", &file, "--capacity", "140MiB", "--policy", "breaking-handles"]).out;
-    assert!(breaking.contains("with parkade.enable(policy=\"breaking-handles\", serial=True) instead of settings"), "{breaking}");
-    let unknown = call(&["advise", "--all", &file, "--policy", "breaking-handle"]);
+    let breaking = call(&["advise", "--all", &file, "--capacity", "140MiB", "--policy", "compaction"]).out;
+    assert!(breaking.contains("with parkade.enable(policy=\"compaction\", serial=True) instead of settings"), "{breaking}");
+    let unknown = call(&["advise", "--all", &file, "--policy", "compactio"]);
     assert_eq!(unknown.code, 2);
-    let similar = "there is no policy \"breaking-handle\": did you mean breaking-handles?";
+    let similar = "there is no policy \"compactio\": did you mean compaction?";
     assert!(unknown.err.contains(similar), "{}", unknown.err);
 }
 
@@ -300,8 +300,8 @@ fn an_answer_about_some_settings_speaks_of_no_others() {
         let settings = call(&[&["advise", &file, "--settings", "max_split_size_mb:32", "--only"], limit].concat()).out;
         let verdict = settings.lines().next().unwrap_or_default();
         assert!(verdict.contains("with max_split_size_mb:32") && !settings.contains("other"), "{settings}");
-        let policy = call(&[&["advise", &file, "--policy", "breaking-handles", "--only"], limit].concat()).out;
-        assert!(policy.contains("breaking-handles") && !policy.contains("expandable_segments"), "{policy}");
+        let policy = call(&[&["advise", &file, "--policy", "compaction", "--only"], limit].concat()).out;
+        assert!(policy.contains("compaction") && !policy.contains("expandable_segments"), "{policy}");
     }
 }
 

@@ -22,7 +22,7 @@ fn json(arguments: &[&str]) -> (i32, Value) {
 #[test]
 fn of_a_run_that_died_the_request_that_ended_it_is_asked_for_too() {
     let file = shipped("gpt2_varlen.limit12_oom");
-    let asked = [&[&file[..], "--limit", "11GiB", "--policy", "breaking-handles"], &EXPANDABLE[..]].concat();
+    let asked = [&[&file[..], "--limit", "11GiB", "--policy", "compaction"], &EXPANDABLE[..]].concat();
     let (code, object) = json(&asked);
     let needs = &object["policies"][0];
     assert_eq!((code, &needs["fits"], &needs["gets_past"]), (1, &false.into(), &false.into()), "{needs}");
@@ -41,7 +41,7 @@ fn of_a_run_that_died_the_request_that_ended_it_is_asked_for_too() {
 #[test]
 fn what_gets_past_the_failure_is_no_plain_fit() {
     let file = shipped("gpt2_varlen.limit12_oom");
-    let asked = [&[&file[..], "--limit", "12GiB", "--policy", "breaking-handles"], &EXPANDABLE[..]].concat();
+    let asked = [&[&file[..], "--limit", "12GiB", "--policy", "compaction"], &EXPANDABLE[..]].concat();
     let (_, object) = json(&asked);
     let needs = &object["policies"][0];
     assert_eq!((&needs["fits"], &needs["gets_past"]), (&false.into(), &true.into()), "{needs}");
@@ -55,7 +55,7 @@ fn what_gets_past_the_failure_is_no_plain_fit() {
 #[test]
 fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
     let file = shipped("pools/mempool.default.2");
-    let asked = [&file[..], "--policy", "bfc:kind=one-region", "--policy", "breaking-handles", "--settings", "", "--only"];
+    let asked = [&file[..], "--policy", "bfc:kind=one-region", "--policy", "compaction", "--settings", "", "--only"];
     let (code, object) = json(&asked);
     assert_eq!((code, &object["outcome"]), (0, &"unknown".into()), "as without policies: {object}");
     let needs = &object["policies"][0];
@@ -90,7 +90,7 @@ fn the_simulated_device_is_no_result_of_a_policy_that_takes_all_memory() {
 fn more_memory_than_any_device_has_is_enough() {
     let file = shipped("deep_mlp.default");
     let limit = u64::MAX.to_string();
-    let (_, object) = json(&[&file[..], "--limit", &limit, "--settings", "", "--only", "--policy", "breaking-handles"]);
+    let (_, object) = json(&[&file[..], "--limit", &limit, "--settings", "", "--only", "--policy", "compaction"]);
     assert_eq!(object["policies"][0]["fits"], true, "{object}");
 }
 
@@ -105,7 +105,7 @@ fn policies_are_compared_with_settings_by_one_measure() {
     assert_eq!(needs["smallest_capacity_bytes"], replayed["smallest_capacity_bytes"], "{needs}");
     assert_eq!(needs["smallest_capacity_bytes"], needs["expandable_smallest_capacity_bytes"], "{needs}");
     let streams = shipped("prefetch_streams.default");
-    let (_, said) = text(&[&[&streams[..], "--policy", "breaking-handles"], &EXPANDABLE[..]].concat());
+    let (_, said) = text(&[&[&streams[..], "--policy", "compaction"], &EXPANDABLE[..]].concat());
     let measure = "a policy that runs short of memory does not wait for it; measured this way, expandable_segments:True needs \
                    4.60 GiB";
     assert!(said.contains(measure), "{said}");
@@ -151,10 +151,10 @@ fn of_several_ranks_each_policy_is_told_for_all() {
         folder.recording(&format!("rank{number}.pickle"), rank);
     }
     // One holds 120 MiB, the other 20 MiB.
-    let asked = |limit| [folder.path(), "--only", "--policy", "best-fit-remap", "--policy", "breaking-handles", "--limit", limit];
+    let asked = |limit| [folder.path(), "--only", "--policy", "best-fit-remap", "--policy", "compaction", "--limit", limit];
     let (_, object) = json(&asked("140MiB"));
     let breaking = &object["one_setting"]["policies"][1];
-    assert_eq!((&breaking["policy"], &breaking["outcome"]), (&"breaking-handles".into(), &"fits".into()), "{object}");
+    assert_eq!((&breaking["policy"], &breaking["outcome"]), (&"compaction".into(), &"fits".into()), "{object}");
     assert_eq!(
         (&breaking["needs_most_rank"], breaking["worst_ranks"].as_array().map(Vec::len)),
         (&0.into(), Some(2)),
@@ -173,7 +173,7 @@ fn of_several_devices_the_one_on_which_it_fares_worst_is_named() {
     let mut both = reuses_a_part();
     both.devices.insert(0, DeviceRecording { device: 3, ..good().devices[0].clone() });
     let file = folder.recording("both.pickle", &both);
-    let asked = [&file[..], "--only", "--policy", "breaking-handles", "--capacity", "100MiB"];
+    let asked = [&file[..], "--only", "--policy", "compaction", "--capacity", "100MiB"];
     let (_, said) = text(&asked);
     assert!(said.contains("instead of settings: on device 0 it does not fit, needs at least 12"), "{said}");
     let (_, object) = json(&asked);
@@ -188,7 +188,7 @@ fn requests_that_a_run_did_without_are_left_out() {
     let (source, file) = (shipped("prefetch_streams.default"), format!("{}/survived.pickle", folder.path()));
     let run = call(&["export", &source, "--limit", "4GiB", "-o", &file]);
     assert!(run.out.contains("out of memory"), "{}{}", run.out, run.err);
-    let asked = [&[&file[..], "--limit", "8GiB", "--policy", "breaking-handles"], &EXPANDABLE[..]].concat();
+    let asked = [&[&file[..], "--limit", "8GiB", "--policy", "compaction"], &EXPANDABLE[..]].concat();
     let (_, object) = json(&asked);
     let needs = &object["policies"][0];
     assert_eq!((&needs["outcome"], &needs["failed_requests"]), (&"fits".into(), &41.into()), "{needs}");

@@ -36,7 +36,7 @@ fn answers_have_80_columns() {
         &["advise", pools],
         &["advise", pools, "--all"],
         &["replay", died],
-        &["replay", died, "--policy", "breaking-handles"],
+        &["replay", died, "--policy", "compaction"],
         &["diagnose", "--message", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB."],
     ];
     for arguments in cases {

@@ -238,7 +238,7 @@ const COMMANDS: [Command; 19] = [
     (1, &["export", "FILE", "-o", "OUT", "--format", "perfetto"]),
     (1, &["replay", "FILE"]),
     (1, &["replay", "FILE", "--settings", "expandable_segments:True"]),
-    (1, &["replay", "FILE", "--policy", "breaking-handles"]),
+    (1, &["replay", "FILE", "--policy", "compaction"]),
     (1, &["pack", "FILE", "--budget", "1000"]),
     (2, &["advise", "FILE", "--only", "--settings", "expandable_segments:True"]),
     (8, &["advise", "FILE"]),

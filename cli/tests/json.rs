@@ -90,7 +90,7 @@ fn recordings() {
         &[
             &["replay", "--json", &limited],
             &["replay", "--json", &cut, "--settings", "", "--limit", "1GiB"],
-            &["replay", "--json", &cut, "--policy", "breaking-handles", "--limit", "1GiB"],
+            &["replay", "--json", &cut, "--policy", "compaction", "--limit", "1GiB"],
         ],
     );
     check(
@@ -124,7 +124,7 @@ fn recordings() {
             &[&["advise", "--json", &limited], &only[..]].concat(),
             // Without a limit, and with one that the recording contradicts.
             &[&["advise", "--json", &out_of_memory], &only[..]].concat(),
-            &[&["advise", "--json", &out_of_memory, "--limit", "24GiB", "--policy", "breaking-handles"], &only[..]].concat(),
+            &[&["advise", "--json", &out_of_memory, "--limit", "24GiB", "--policy", "compaction"], &only[..]].concat(),
         ],
     );
     let mut no_trace = good();

@@ -105,7 +105,7 @@ fn a_verdict_in_bold_comes_first() {
         (&["stats", file, "--all"], 1),
         (&["replay", file], 1),
         (&["replay", file, "--limit", "4GiB"], 1),
-        (&["replay", file, "--policy", "breaking-handles"], 1),
+        (&["replay", file, "--policy", "compaction"], 1),
     ];
     for (arguments, tables) in cases {
         let found = begins_with_the_verdict(arguments);

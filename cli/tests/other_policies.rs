@@ -7,7 +7,7 @@ const POLICY: &str = "the trace maps memory although expandable_segments is off:
                       allocator made the decisions, such as a parkade policy";
 
 fn files() -> [String; 2] {
-    ["streams", "compile_reduce_overhead"].map(|name| shipped(&format!("policies/{name}.breaking-handles")))
+    ["streams", "compile_reduce_overhead"].map(|name| shipped(&format!("policies/{name}.compaction")))
 }
 
 fn words(run: &Run) -> String {
@@ -50,12 +50,8 @@ fn no_more_decisions_differ_than_were_compared() {
 #[test]
 fn the_load_with_pools_of_a_program_under_a_policy_is_found() {
     let [_, file] = files();
-    let run = call(&["sweep", "--all", "-w", &file, "-p", "pytorch-expandable,breaking-handles"]);
-    assert!(
-        run.code == 0 && words(&run).contains("compile_reduce_overhead.breaking-handles 1.125 1.094 1.069"),
-        "{}",
-        words(&run)
-    );
+    let run = call(&["sweep", "--all", "-w", &file, "-p", "pytorch-expandable,compaction"]);
+    assert!(run.code == 0 && words(&run).contains("compile_reduce_overhead.compaction 1.125 1.094 1.069"), "{}", words(&run));
 }
 
 /// Nor is it said if the caller's settings are wrong.
@@ -73,10 +69,11 @@ fn pytorch_is_not_taken_for_another_allocator() {
 #[test]
 fn every_command_that_takes_a_policy_suggests_a_similar_one() {
     let [_, file] = files();
-    let wrong: [(&str, &str); 5] = [
-        ("braking-handles", ": did you mean breaking-handles?"),
+    let wrong: [(&str, &str); 6] = [
+        ("compation", ": did you mean compaction?"),
         ("pytorch-recsue:reach=free", ": did you mean pytorch-rescue or pytorch or pytorch-expandable?"),
-        ("breaking-handles:handle=32MiB", ": breaking-handles has no parameters"),
+        ("compaction:handle=32MiB", ": compaction has no parameters"),
+        ("breaking-handles", ": it is called compaction"),
         ("first-fit", ": it is called best-fit-remap:fit=first"),
         ("zzz", "; parkade sweep --list lists all"),
     ];

@@ -80,11 +80,8 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
     }
     let area = call(&["replay", &file, "--policy", "bfc:kind=one-region"]).out;
     assert!(area.contains("the policy reserves a share of all memory in advance"), "{area}");
-    let breaking = call(&["replay", &file, "--policy", "breaking-handles"]).out;
-    assert!(
-        breaking.contains("parkade.enable(policy=\"breaking-handles\", serial=True) runs a program on this policy"),
-        "{breaking}"
-    );
+    let breaking = call(&["replay", &file, "--policy", "compaction"]).out;
+    assert!(breaking.contains("parkade.enable(policy=\"compaction\", serial=True) runs a program on this policy"), "{breaking}");
 }
 
 /// The request that failed is repeated too, and the rest of the run is unknown.
@@ -94,7 +91,7 @@ fn a_run_that_died_gets_past_its_error_at_best() {
     let past = "it gets past entry 7268, where the run died; the rest is not in the file, and parkade does not estimate it \
                 under a policy";
     for memory in [&["--limit", "13GiB"][..], &["--capacity", "13GiB"], &[]] {
-        let asked = [&[&*file, "--policy", "breaking-handles"], memory].concat();
+        let asked = [&[&*file, "--policy", "compaction"], memory].concat();
         let (code, object) = json(&asked);
         assert_eq!((code, &object["outcome"], &object["fits"]), (3, &"gets_past".into(), &false.into()), "{object}");
         let assumed = if memory.is_empty() { (12_u64 << 30).into() } else { Value::Null };
@@ -102,7 +99,7 @@ fn a_run_that_died_gets_past_its_error_at_best() {
         assert_eq!((first_line(&asked), object["ooms"].as_u64()), ((3, past.to_owned()), Some(0)));
     }
     // The tensors alone are more than that at the error, but fit before it: the error's own request is what is refused.
-    let (code, object) = json(&[&file, "--policy", "breaking-handles", "--limit", "10.5GiB"]);
+    let (code, object) = json(&[&file, "--policy", "compaction", "--limit", "10.5GiB"]);
     assert_eq!((code, &object["outcome"], &object["fails_at_entry"]), (1, &"does_not_fit".into(), &7268.into()), "{object}");
     // If the memory is only assumed, the assumed limit may be too small.
     let (code, said) = first_line(&[&file, "--policy", "pytorch"]);
@@ -137,19 +134,19 @@ fn devices_and_ranks_are_told_apart() {
     let mut both = reuses_a_part();
     both.devices.push(DeviceRecording { device: 3, ..good().devices[0].clone() });
     let file = folder.recording("both.pickle", &both);
-    let asked = [&file[..], "--policy", "breaking-handles", "--limit", "100MiB"];
+    let asked = [&file[..], "--policy", "compaction", "--limit", "100MiB"];
     let (code, object) = json(&asked);
     assert_eq!((code, &object["fits"], &object["fails_at_entry"]), (1, &false.into(), &6.into()), "{object}");
     assert_eq!((&object["devices"][0]["fits"], &object["devices"][1]["fits"]), (&false.into(), &true.into()));
     let run = call(&[&["replay"], &asked[..]].concat());
-    assert!(run.out.contains("\n3       breaking-handles   yes "), "{}", run.out);
+    assert!(run.out.contains("\n3       compaction   yes "), "{}", run.out);
     let verdict = "it does not fit: device 0 runs out of memory first, at entry 6\nboth.pickle\ndevice ";
     assert!(run.out.starts_with(verdict) && run.out.contains("\n0 "), "{}", run.out);
     let ranks = ["rank0.pickle", "rank1.pickle"].map(|name| folder.recording(name, &reuses_a_part()));
-    let run = call(&["replay", "--json", &ranks[0], &ranks[1], "--policy", "breaking-handles", "--limit", "100MiB"]);
+    let run = call(&["replay", "--json", &ranks[0], &ranks[1], "--policy", "compaction", "--limit", "100MiB"]);
     let lines: Vec<Value> = run.out.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
     let compared = lines.last().expect("a line");
-    assert_eq!((run.code, lines.len(), &lines[1]["policy"]), (1, 3, &"breaking-handles".into()), "{}", run.out);
+    assert_eq!((run.code, lines.len(), &lines[1]["policy"]), (1, 3, &"compaction".into()), "{}", run.out);
     assert_eq!((&compared["ranks"][0]["fails_at_entry"], &compared["ranks"][1]["ooms"]), (&6.into(), &1.into()), "{compared}");
 }
 
@@ -157,11 +154,11 @@ fn devices_and_ranks_are_told_apart() {
 fn what_a_policy_cannot_take_is_said_in_one_line() {
     let folder = Folder::new("replay-policy-bad");
     let file = folder.recording("program.pickle", &reuses_a_part());
-    let similar = "there is no policy \"braking-handles\": did you mean breaking-handles";
+    let similar = "there is no policy \"compation\": did you mean compaction";
     let option = "there is no policy \"best-fit-remap:handle=3MiB\": handle=3MiB is not possible; handle is one of 2MiB, ";
     let missing = "there is no policy \"zzz\"; parkade sweep --list lists all";
     let refused: [(&[&str], &str); 5] = [
-        (&["--policy", "braking-handles"], similar),
+        (&["--policy", "compation"], similar),
         (&["--policy", "best-fit-remap:handle=3MiB"], option),
         (&["--policy", "zzz"], missing),
         (&["--policy", "best-fit-remap", "--settings", ""], "--settings and --policy cannot be combined"),
@@ -174,5 +171,5 @@ fn what_a_policy_cannot_take_is_said_in_one_line() {
         let (code, object) = json(&[&[&*file], arguments].concat());
         assert!(code == 2 && object["error"].is_string(), "{object}");
     }
-    assert!(call(&["replay", "--help"]).out.contains("parkade replay snapshot.pickle --policy breaking-handles --limit 16GiB"));
+    assert!(call(&["replay", "--help"]).out.contains("parkade replay snapshot.pickle --policy compaction --limit 16GiB"));
 }

@@ -334,7 +334,7 @@ fn the_lists_name_everything() {
     let beside = run.out.split("\npolicies that are not part of `all`\n").nth(1).expect("those beside");
     let serial = "from our own; needs serial work (serial=True of parkade.enable)";
     assert!(
-        beside.contains("  pytorch-rescue:reach=free ") && beside.contains("  breaking-handles ") && beside.contains(serial),
+        beside.contains("  pytorch-rescue:reach=free ") && beside.contains("  compaction ") && beside.contains(serial),
         "{beside}"
     );
     let sizes = "  best-fit-remap:handle=     the size of the driver's handles; 2MiB unless given\n                             2MiB, 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB\n";

@@ -24,7 +24,7 @@ TIMES = (1.02, 1.04, 1.08, 1.16)
 # Settings and policies that are tried in addition to the remedies, to find out whether any of them would have completed the program.
 OTHERS = {
     "expandable_segments:True": ("settings", "expandable_segments:True"),
-    "breaking-handles": ("policy", "breaking-handles"),
+    "compaction": ("policy", "compaction"),
 }
 FEWEST = 0.95
 POLICY = 'parkade.enable(policy="'

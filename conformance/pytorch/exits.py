@@ -97,7 +97,7 @@ def spawned_under_policy():
     share(os.environ["PARKADE_ALLOCATOR"])
 
 
-spawned_under_policy.policy = "breaking-handles"
+spawned_under_policy.policy = "compaction"
 
 
 def share(allocator):

@@ -2,7 +2,7 @@
 """Runs a program in slightly more memory than its tensors take, under PyTorch's expandable segments and parkade's policies, and compares its losses.
 
   short.py gpt2 4                                         4 items per batch, in 1.005, 1.01 and 1.02 times the peak of its tensors
-  short.py llama 3 --times 1.004 1.006 --policies pytorch-rescue breaking-handles
+  short.py llama 3 --times 1.004 1.006 --policies pytorch-rescue compaction
 
 The peak and the losses are those of PyTorch's default allocator with all of the GPU's memory. Every run is a separate process. Exit codes: 0 wherever
 expandable segments complete, the first policy does too, with the same losses; 1 it does not; 2 something could not be run.

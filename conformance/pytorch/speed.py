@@ -5,7 +5,7 @@
   speed.py OUT --quick                         one program and the allocations, two processes, three rounds
   speed.py OUT --programs --rounds 30          no programs: only torch.empty and C++
   speed.py OUT --programs gpt2 --no-allocations
-  speed.py OUT --policy breaking-handles --setting expandable_segments:True --limit 8GiB --programs unet --counts unet=13 --no-allocations
+  speed.py OUT --policy compaction --setting expandable_segments:True --limit 8GiB --programs unet --counts unet=13 --no-allocations
 
 Both allocators exist in each process, and PyTorch switches between them. The process, its threads, the weights and their addresses are therefore the same, and only what a step
 allocates comes from a different allocator. Programs with CUDA graphs, pools or streams, and all programs with --limit, have a separate copy on each allocator, including the

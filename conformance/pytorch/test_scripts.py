@@ -71,7 +71,7 @@ class Short(unittest.TestCase):
     def test_limits_are_whole_pages_and_no_less_than_asked_for(self):
         _, asked = self.judged(("completes", ["a"]), ("completes", ["a"]))
         # 1,010 MiB in 2 MiB pages, and half a page for PyTorch's rounding.
-        self.assertEqual(asked, [("default", 0)] * 2 + [("expandable", 1011 << 20), ("breaking-handles", 1011 << 20)])
+        self.assertEqual(asked, [("default", 0)] * 2 + [("expandable", 1011 << 20), ("compaction", 1011 << 20)])
 
 
 class OwnTests(unittest.TestCase):

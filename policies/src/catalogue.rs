@@ -17,7 +17,7 @@ use parkade::settings::Settings;
 use parkade::units::Bytes;
 
 use crate::{
-    Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, GmLake, GrowingRegion, NEEDS_EXPANDABLE, Reach, Rescue, RmmPool, Stalloc,
+    Bfc, BfcKind, Compaction, CudaAsync, Fit, GmLake, GrowingRegion, NEEDS_EXPANDABLE, Reach, Rescue, RmmPool, Stalloc,
     settings_to_rescue,
 };
 
@@ -207,13 +207,13 @@ pub const BESIDE: &[Named] = &[
         make: Make::Plain(|| Box::new(rescue(PyTorch::new(expandable()), Reach::Free))),
     },
     Named {
-        name: Cow::Borrowed("breaking-handles"),
+        name: Cow::Borrowed("compaction"),
         says: Cow::Borrowed(
             "best fit on a few large handles; when memory is short, those that are partly in use are broken and their contents copied",
         ),
         source: "our own",
         keeps_memory: false,
-        make: Make::Plain(|| Box::new(BreakingHandles::default())),
+        make: Make::Plain(|| Box::new(Compaction::default())),
     },
 ];
 
@@ -328,7 +328,7 @@ pub fn pools_are_allocators(name: &str) -> bool {
 pub fn needs_serial_work(name: &str) -> bool {
     let moves_only_free = || cut(name, ':').nth(1).is_some_and(|text| cut(text, ';').any(|part| part.trim() == "reach=free"));
     match base(name) {
-        "breaking-handles" => true,
+        "compaction" => true,
         "pytorch-rescue" => !moves_only_free(),
         _ => false,
     }
@@ -398,6 +398,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("bfc-prealloc", "bfc:kind=xla"),
     ("bfc-xla", "bfc:kind=xla"),
     ("bfc-xla-growth", "bfc:kind=xla-growth"),
+    ("breaking-handles", "compaction"),
     ("gmlake", "gmlake-like"),
     ("pytorch-2.15", "pytorch:release=2.15"),
     ("pytorch-2.15-expandable", "pytorch:release=2.15;settings=[expandable_segments:True]"),
@@ -709,6 +710,8 @@ mod tests {
             ("best-fit:handle=4MiB", "it is called best-fit-remap:handle=4MiB"),
             ("pytorch-2.15-expandable", "it is called pytorch:release=2.15;settings=[expandable_segments:True]"),
             ("bfc-xla-growth", "it is called bfc:kind=xla-growth"),
+            ("breaking-handles", "it is called compaction"),
+            ("breaking-handles:handle=32MiB", "it is called compaction"),
             ("buddy", "it was removed; use best-fit-remap"),
             ("tlsf-remap:handle=4MiB", "it was removed; use best-fit-remap"),
             ("floating-handles:handle=32MiB", "it was removed; use pytorch-rescue:reach=free"),

@@ -7,8 +7,8 @@ extern crate alloc;
 extern crate std;
 
 mod bfc;
-mod breaking_handles;
 mod catalogue;
+mod compaction;
 mod cuda_async;
 mod gmlake;
 mod growing_region;
@@ -21,10 +21,10 @@ mod stalloc;
 mod stream_needs;
 
 pub use bfc::{Bfc, BfcKind};
-pub use breaking_handles::BreakingHandles;
 pub use catalogue::{
     BESIDE, CATALOGUE, Named, PARAMETERS, Parameter, Unknown, base, items, named, needs_serial_work, pools_are_allocators,
 };
+pub use compaction::Compaction;
 pub use cuda_async::CudaAsync;
 pub use gmlake::GmLake;
 pub use growing_region::{Fit, GrowingRegion};

@@ -2,7 +2,7 @@
 
 mod annexed_pools;
 mod at_address;
-mod breaking_handles;
+mod compaction;
 mod every_nth_call;
 mod laws;
 mod mechanisms;

@@ -73,7 +73,7 @@ def advise(
     """Replays a recording's requests under about eighty settings, and recommends the settings that help, if any do.
 
     `limit` is the memory that the process may reserve; `capacity` is the memory of a different GPU to try. `settings`
-    are tried in addition, or by themselves with `only`. `policy` names policies of parkade, such as `breaking-handles`;
+    are tried in addition, or by themselves with `only`. `policy` names policies of parkade, such as `compaction`;
     the result's `policies` say how much memory they would need in place of PyTorch's allocator. `threads` bounds the
     number of threads.
     """

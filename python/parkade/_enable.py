@@ -25,7 +25,7 @@ __all__ = ["enable", "enabled", "policies"]
 
 _FIRST_MINOR = 8
 # The policies that replace the memory of live tensors.
-_BREAKING = ("breaking-handles",)
+_BREAKING = ("compaction",)
 
 # From parkade.h.
 _WORK_IS_SERIAL = 2
@@ -85,7 +85,7 @@ def enable(
         `parkade_rescues`, and a warning reports rescues at most once a minute.
     max_rescues: how many requests are rescued at most, for a program that relies on the error.
     serial: your promise that only one thread at a time uses the GPU, that no other GPU uses its tensors, and that no
-        tensor is registered for RDMA. A rescue and `breaking-handles` need the promise: they replace the memory of live
+        tensor is registered for RDMA. A rescue and `compaction` need the promise: they replace the memory of live
         tensors while a request waits, and would lose what another thread writes in that time.
         A backward pass keeps the promise if the entire graph is on the GPU, because the calling thread waits for it.
         DataLoader workers keep it too.

@@ -213,10 +213,8 @@ def test_replay_and_export_and_info(died, tmp_path):
         and found.outcome in ("fits", "gets_past")
         and found.peak_reserved_bytes > 0
     )
-    policy = parkade.replay(died, policy="breaking-handles", limit="16GiB")
-    assert (
-        policy.policy == "breaking-handles" and policy.settings is None and "breaking-handles" in policy._repr_html_()
-    )
+    policy = parkade.replay(died, policy="compaction", limit="16GiB")
+    assert policy.policy == "compaction" and policy.settings is None and "compaction" in policy._repr_html_()
     written = parkade.export(died, tmp_path / "other.pickle", settings="expandable_segments:True")
     assert written.output == str(tmp_path / "other.pickle") and parkade.verify(tmp_path / "other.pickle").decisions > 0
     with pytest.raises(parkade.Error, match="force=True"):

@@ -43,7 +43,7 @@ def test_a_policy_that_replaces_memory_needs_a_promise(torch):
     with pytest.raises(
         ValueError, match="pass serial=True if only one thread at a time uses the GPU, or use rescue='free'"
     ):
-        parkade.enable(policy="breaking-handles")
+        parkade.enable(policy="compaction")
     assert parkade.enabled() is None
 
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_put_on_parkade_is_told_apart(torch):
 
 def test_a_policy_with_parameters_needs_the_same_promise(torch):
     with pytest.raises(ValueError, match="serial=True"):
-        parkade.enable(policy="breaking-handles:handle=32MiB")
+        parkade.enable(policy="compaction:handle=32MiB")
 
 
 def test_an_unknown_policy_is_a_value_error_with_the_known_ones(torch):

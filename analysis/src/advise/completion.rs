@@ -155,7 +155,7 @@ const fn of(completed: u32, runs: u32) -> CompletedRuns {
 }
 
 /// Completed and cut runs by [`Means`], [`Rest`], [`KnownSteps`] and band. The settings are the recommended ones, and the
-/// policy is `breaking-handles`; `pytorch-rescue` completed the same of the runs from the recordings in this repository. Each is
+/// policy is `compaction`; `pytorch-rescue` completed the same of the runs from the recordings in this repository. Each is
 /// counted for the runs whose failure it gets past. Printed by
 /// `benches/examples/cut_runs.rs`.
 const TABLE: [[[[CompletedRuns; RunLike::BANDS]; KnownSteps::ALL.len()]; 3]; 2] = [

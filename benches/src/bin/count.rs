@@ -5,7 +5,7 @@
 //! blocks; `expandable` is `2MiB` with expandable segments, and `streams` is `2MiB` with one other stream recorded. A
 //! step of `replay` allocates a block or frees a random one, with about a thousand live. `pointer` is `4KiB`, and
 //! `pointer-mix1000` is `mix1000`, but both identify blocks by address, through the wrapper for several threads. The
-//! prefix `breaking-` runs a case under the policy `breaking-handles`.
+//! prefix `compaction-` runs a case under the policy `compaction`.
 #![forbid(unsafe_code)]
 
 use parkade::policy::{Policy, PyTorch};
@@ -13,7 +13,7 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{Allocation, Allocator};
 use parkade_benches::{NullDevice, Random};
-use parkade_policies::BreakingHandles;
+use parkade_policies::Compaction;
 use parkade_shared::Shared;
 
 type Core<P> = Allocator<NullDevice, P>;
@@ -26,8 +26,8 @@ fn main() -> Done {
     let mut arguments = std::env::args().skip(1);
     let case = arguments.next().ok_or(USAGE)?;
     let steps: u64 = arguments.next().ok_or(USAGE)?.parse()?;
-    if let Some(case) = case.strip_prefix("breaking-") {
-        return count(Allocator::new(NullDevice::default(), BreakingHandles::default(), ()), case, steps);
+    if let Some(case) = case.strip_prefix("compaction-") {
+        return count(Allocator::new(NullDevice::default(), Compaction::default(), ()), case, steps);
     }
     let settings = Settings { expandable_segments: case == "expandable", ..Settings::default() };
     let core = Allocator::new(NullDevice::default(), PyTorch::new(settings), ());

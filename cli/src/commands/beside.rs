@@ -54,8 +54,8 @@ pub fn needs(policies: &[Named], advice: &Advice) -> Vec<Needs> {
 }
 
 /// The policies that advice names besides settings. The first keeps PyTorch's decisions until the run would fail (docs/rescue.md); the
-/// second also lends memory to private pools, so it fits in the smallest memory of all (docs/better-policy.md).
-const OWN_POLICIES: [&str; 2] = ["pytorch-rescue", "breaking-handles"];
+/// second also lends memory to private pools, so it fits in the smallest memory of all (docs/compaction.md).
+const OWN_POLICIES: [&str; 2] = ["pytorch-rescue", "compaction"];
 
 /// Returns the needs of parkade's own policy for the requests of an advice, computed unless they are among the known ones: the first
 /// policy that gets past the failure, or the first of all.

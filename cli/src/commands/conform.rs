@@ -38,7 +38,7 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
   parkade conform --filter scenario/A5
   parkade conform --cases 20000 --seed 7
   parkade conform --policy bfc
-  parkade conform --policy breaking-handles
+  parkade conform --policy compaction
   parkade conform --backend cuda --device 1 --report conformance.md
   parkade conform --json > conformance.jsonl
 
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Run only entries whose group/name contains this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Check only the laws of policies, for this policy or for `all`, which includes pytorch-rescue and breaking-handles, with
+    /// Check only the laws of policies, for this policy or for `all`, which includes pytorch-rescue and compaction, with
     /// every sequence [default: everything, with a tenth of the sequences for each policy]. parkade sweep --list lists them.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,

@@ -668,7 +668,7 @@ mod tests {
     /// 16777215 TiB is the most that an argument can specify.
     #[test]
     fn absurdly_much_memory_is_enough_for_every_policy() {
-        for name in ["pytorch", "breaking-handles", "pytorch-rescue:reach=free", "bfc:kind=one-region", "rmm-pool"] {
+        for name in ["pytorch", "compaction", "pytorch-rescue:reach=free", "bfc:kind=one-region", "rmm-pool"] {
             for bytes in [16_777_215 << 40, u64::MAX] {
                 let outcome = run(&hole(), policy(name), &RunOptions::new(bytes));
                 assert!(outcome.fits(), "{name} in {bytes}: {outcome:?}");

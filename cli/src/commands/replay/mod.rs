@@ -40,7 +40,7 @@ pub use self::settings::UnderSettings;
   parkade replay snapshot.pickle --settings expandable_segments:True
   parkade replay snapshot.pickle --settings max_split_size_mb:128,garbage_collection_threshold:0.7 --limit 16GiB
   parkade replay snapshot.pickle --settings '' --capacity 24GiB --json
-  parkade replay snapshot.pickle --policy breaking-handles --limit 16GiB
+  parkade replay snapshot.pickle --policy compaction --limit 16GiB
   parkade replay snapshot.pickle --policy pytorch-rescue:reach=free
   parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
@@ -55,7 +55,7 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     replay: args::Replay,
-    /// Serve the requests under a parkade policy, such as breaking-handles or pytorch-rescue, in place of PyTorch's allocator.
+    /// Serve the requests under a parkade policy, such as compaction or pytorch-rescue, in place of PyTorch's allocator.
     /// Cannot be combined with --settings and --profile, which apply to PyTorch's allocator. parkade sweep --list lists all
     /// policies.
     #[arg(long, value_name = "NAME")]

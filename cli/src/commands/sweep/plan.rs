@@ -345,7 +345,7 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
   parkade sweep --list
   parkade sweep
   parkade sweep --workloads all,snapshot.pickle --policies pytorch,pytorch-expandable --capacities 1.02,1.1,80GiB
-  parkade sweep --workloads snapshot.pickle --policies pytorch-expandable,pytorch-rescue,breaking-handles
+  parkade sweep --workloads snapshot.pickle --policies pytorch-expandable,pytorch-rescue,compaction
   parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
@@ -364,7 +364,7 @@ pub struct Args {
     /// transformer:preset=7b,mixed=on,steps=3]
     #[arg(short, long, value_name = "LIST")]
     pub(super) workloads: Vec<OsString>,
-    /// Policies, or all, which leaves out pytorch-rescue and breaking-handles. Some take parameters, which --list prints:
+    /// Policies, or all, which leaves out pytorch-rescue and compaction. Some take parameters, which --list prints:
     /// 'best-fit-remap:fit=first;handle=20MiB', 'pytorch:release=2.15;settings=[expandable_segments:True]',
     /// pytorch-rescue:reach=free.
     #[arg(short, long, value_name = "LIST", default_value = "all")]

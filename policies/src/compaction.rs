@@ -1,10 +1,10 @@
-//! Breaking handles: best fit on memory that is taken in a few large handles. When memory is short, the policy breaks
-//! handles that are partly free.
+//! Compaction: best fit on memory that is taken in a few large handles. When memory is short, the policy breaks handles
+//! that are partly free.
 //!
-//! This is our own policy; `docs/better-policy.md` describes how we found it. A driver call costs nearly the same for
-//! a handle of 2 MiB as for one of 128 MiB. Large handles are therefore cheap, but a handle with any block in use
-//! cannot move. This policy breaks it: the memory in use keeps its addresses and contents in new memory, and the free
-//! pages move to where they are needed.
+//! This is our own policy; `docs/compaction.md` describes what it needs, reaches and costs. A driver call costs nearly
+//! the same for a handle of 2 MiB as for one of 128 MiB. Large handles are therefore cheap, but a handle with any block
+//! in use cannot move. This policy breaks it: the memory in use keeps its addresses and contents in new memory, and the
+//! free pages move to where they are needed.
 //! - Handles grow with the reserved bytes, and shrink again near the limit.
 //! - If there is no memory for new handles, a request takes the bytes that it needs from the tightest free block of
 //!   another stream, after that stream's work. If that is not enough, as few entirely free handles as necessary move,
@@ -52,9 +52,9 @@ const PART_SCARCE: u64 = 16;
 /// In that case, a handle is broken if its free bytes are at least its size divided by this number.
 const PART_FREE: u64 = 4;
 
-/// The rules of breaking handles.
+/// The policy that serves requests from a few large handles and breaks partly free ones when memory is short.
 #[derive(Clone, Debug, Default)]
-pub struct BreakingHandles {
+pub struct Compaction {
     seen: SeenSizes,
     /// Whether the current request is the first of its size.
     is_first: bool,
@@ -65,15 +65,15 @@ pub struct BreakingHandles {
     step: u32,
 }
 
-impl BreakingHandles {
+impl Compaction {
     fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
 }
 
-impl Policy for BreakingHandles {
+impl Policy for Compaction {
     fn name(&self) -> &'static str {
-        "breaking-handles"
+        "compaction"
     }
 
     #[inline]
@@ -124,7 +124,7 @@ impl Policy for BreakingHandles {
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         self.is_first = self.seen.note(request.size);
-        match BreakingHandles::find(heap, request) {
+        match Compaction::find(heap, request) {
             Some(block) => {
                 self.seen.close();
                 Placement::Reuse(block)
@@ -168,7 +168,7 @@ impl Policy for BreakingHandles {
                     return Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask };
                 }
                 4 if !is_deferring => {
-                    if let Some(block) = BreakingHandles::find(heap, request) {
+                    if let Some(block) = Compaction::find(heap, request) {
                         return Relief::Reuse(block);
                     }
                 }

@@ -1,17 +1,17 @@
-//! Breaking handles: memory in use keeps its addresses and contents, and the free pages of a handle are used where
+//! Compaction: memory in use keeps its addresses and contents, and the free pages of a handle are used where
 //! they are needed.
 
 use parkade::policy::Policy;
 use parkade::stats::Family;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter};
-use parkade_policies::BreakingHandles;
+use parkade_policies::Compaction;
 use parkade_sim::{CallName, FaultError, FaultPlan, SimDevice, SimOptions, When};
 
-type Breaking = Allocator<SimDevice, BreakingHandles>;
+type Compacting = Allocator<SimDevice, Compaction>;
 
-fn on(capacity_mib: u64) -> Breaking {
-    Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(capacity_mib))), BreakingHandles::default(), ())
+fn on(capacity_mib: u64) -> Compacting {
+    Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(capacity_mib))), Compaction::default(), ())
 }
 
 fn take<P: Policy>(allocator: &mut Allocator<SimDevice, P>, mib: u64) -> Allocation {
@@ -19,12 +19,12 @@ fn take<P: Policy>(allocator: &mut Allocator<SimDevice, P>, mib: u64) -> Allocat
 }
 
 /// Fills a block with a different word at each position.
-fn fill(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) {
+fn fill(allocator: &mut Compacting, block: &Allocation, mib: u64, word: u32) {
     allocator.device_mut().fill(block.address(), Bytes::mib(mib), word, StreamId::DEFAULT).unwrap();
 }
 
 /// Whether the block still has these words, including its first and last word.
-fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> bool {
+fn has(allocator: &mut Compacting, block: &Allocation, mib: u64, word: u32) -> bool {
     (0..mib).all(|place| {
         let mut found = [0; 8];
         // Checks the middle of each MiB, and therefore of each page, and both ends.
@@ -39,7 +39,7 @@ fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> boo
 
 /// A full device with 512 MiB. Its handles contain 8 MiB blocks, of which every fourth stays allocated, so no
 /// handle is entirely free.
-fn scattered() -> (Breaking, Vec<Allocation>) {
+fn scattered() -> (Compacting, Vec<Allocation>) {
     let mut allocator = on(512);
     let blocks: Vec<Allocation> = (0..64).map(|_| take(&mut allocator, 8)).collect();
     assert_eq!(allocator.heap().reserved(), Bytes::mib(512));
@@ -56,7 +56,7 @@ fn scattered() -> (Breaking, Vec<Allocation>) {
     (allocator, kept)
 }
 
-fn give_all(mut allocator: Breaking, blocks: Vec<Allocation>) {
+fn give_all(mut allocator: Compacting, blocks: Vec<Allocation>) {
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
     allocator.release_cached().unwrap();
     allocator.check().unwrap();
@@ -93,7 +93,7 @@ fn only_as_many_handles_are_broken_as_the_request_needs() {
 }
 
 /// Returns the numbers of creations, mappings and releases so far.
-fn calls(allocator: &Breaking) -> [u64; 3] {
+fn calls(allocator: &Compacting) -> [u64; 3] {
     [CallName::MemCreate, CallName::MemMap, CallName::MemRelease].map(|call| allocator.device().totals(call).calls)
 }
 
@@ -301,7 +301,7 @@ fn contents_stay_whatever_is_broken() {
 }
 
 /// Begins a capture into a private pool, as a program does.
-fn capture(allocator: &mut Breaking) {
+fn capture(allocator: &mut Compacting) {
     allocator.begin_pool(PoolId(0, 1), PoolFilter::All).unwrap();
     allocator.set_capturing(true);
 }
@@ -361,7 +361,7 @@ fn the_first_of_its_size_takes_the_high_end_also_of_memory_that_was_freed_for_it
     let all = take(&mut allocator, 512);
     let end = all.address().get() + 512 * MIB;
     let mut held = Some(all);
-    allocator.register_free_memory_callback(Box::new(move |core: &mut Breaking| {
+    allocator.register_free_memory_callback(Box::new(move |core: &mut Compacting| {
         held.take().is_some_and(|block| core.free(block).is_ok())
     }));
     let first = take(&mut allocator, 8);
