@@ -31,47 +31,91 @@ REPORT = """<testsuites><testsuite>
 
 
 class Short(unittest.TestCase):
-    def judged(self, *endings, free=("completes", ["a"])):
-        """Returns the exit code if expandable segments and the policy end this way, and the calls of `run`."""
-        asked, answers = [], iter([free, free, *endings])
+    GOOD, SHORT, OTHER = ("completes", ["a"]), ("out of memory", []), ("completes", ["b"])
 
-        def run(_, side, limit_bytes):
+    def judged(self, answers, *words):
+        """Returns the exit code if the runs of each program end this way, and the calls of `run`."""
+        asked, answers = [], {name: iter(each) for name, each in answers.items()}
+
+        def run(_, name, count, side, limit_bytes):
             asked.append((side, limit_bytes))
-            ending, losses = next(answers)
-            return {
-                "ending": ending,
-                "losses": losses,
-                "allocated": 1000 << 20,
-                "reserved": 1 << 30,
-                "retries": 0,
-                "ms": 1.0,
-            }
+            answer = next(answers[name])
+            if isinstance(answer, Exception):
+                raise answer
+            sizes = {"allocated": 1000 << 20, "reserved": 1 << 30, "retries": 0, "rescues": 0, "ms": 1.0}
+            return {"ending": answer[0], "losses": answer[1], **sizes}
 
-        with (
-            unittest.mock.patch.object(short, "run", run),
-            unittest.mock.patch.object(sys, "argv", ["short.py", "gpt2", "4", "--times", "1.01"]),
-        ):
+        words = ["short.py", *(words or ["gpt2", "4"]), "--times", "1.01"]
+        with unittest.mock.patch.object(short, "run", run), unittest.mock.patch.object(sys, "argv", words):
             with contextlib.redirect_stdout(io.StringIO()):
                 return short.main(), asked
 
     def test_the_policy_must_complete_where_expandable_segments_do_with_the_same_losses(self):
-        good, short_of_memory, other = ("completes", ["a"]), ("out of memory", []), ("completes", ["b"])
-        self.assertEqual(self.judged(good, good)[0], 0)
-        self.assertEqual(self.judged(short_of_memory, good)[0], 0)
-        self.assertEqual(self.judged(short_of_memory, short_of_memory)[0], 0)
-        self.assertEqual(self.judged(other, short_of_memory)[0], 0)
-        self.assertEqual(self.judged(good, short_of_memory)[0], 1)
-        self.assertEqual(self.judged(good, other)[0], 1)
+        def code(*endings, free=(self.GOOD, self.GOOD)):
+            return self.judged({"gpt2": [*free, *endings]})[0]
+
+        self.assertEqual(code(self.GOOD, self.GOOD), 0)
+        self.assertEqual(code(self.SHORT, self.GOOD), 0)
+        self.assertEqual(code(self.SHORT, self.SHORT), 0)
+        self.assertEqual(code(self.OTHER, self.SHORT), 0)
+        self.assertEqual(code(self.GOOD, self.SHORT), 1)
+        self.assertEqual(code(self.GOOD, self.OTHER), 1)
+        varying = (self.OTHER, self.GOOD)
+        self.assertEqual(code(self.GOOD, self.OTHER, free=varying), 0)
+        self.assertEqual(code(self.GOOD, self.SHORT, free=varying), 1)
 
     def test_a_program_that_never_fits_says_nothing(self):
         with contextlib.redirect_stderr(io.StringIO()) as said:
-            self.assertEqual(self.judged(free=("out of memory", [])), (2, [("default", 0)] * 2))
+            self.assertEqual(self.judged({"gpt2": [self.SHORT] * 2}), (2, [("default", 0)] * 2))
         self.assertIn("try a smaller batch", said.getvalue())
 
     def test_limits_are_whole_pages_and_no_less_than_asked_for(self):
-        _, asked = self.judged(("completes", ["a"]), ("completes", ["a"]))
+        _, asked = self.judged({"gpt2": [self.GOOD] * 4})
         # 1,010 MiB in 2 MiB pages, and half a page for PyTorch's rounding.
-        self.assertEqual(asked, [("default", 0)] * 2 + [("expandable", 1011 << 20), ("compaction", 1011 << 20)])
+        self.assertEqual(asked, [("default", 0)] * 2 + [("expandable", 1011 << 20), ("pytorch-rescue", 1011 << 20)])
+
+    def test_a_program_that_fails_does_not_stop_the_others(self):
+        for jobs in ("1", "3"):
+            words = ["t5", "1", "gpt2", "4", "llama", "3", "--jobs", jobs]
+            answers = {
+                "t5": [RuntimeError("t5 broke")],
+                "gpt2": [self.GOOD] * 4,
+                "llama": [self.GOOD] * 3 + [self.SHORT],
+            }
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                code, asked = self.judged(answers, *words)
+            self.assertEqual((code, len(asked), said.getvalue()), (2, 9, "t5 broke\n"))
+            del words[:2]
+            self.assertEqual(self.judged({name: [*answer] for name, answer in answers.items()}, *words)[0], 1)
+
+    def test_each_program_has_a_batch_size(self):
+        self.assertEqual(short.pairs(["gpt2", "4", "ranks_ddp", "2"]), [("gpt2", 4), ("ranks_ddp", 2)])
+        for words in (["gpt2"], ["gpt2", "4", "llama"], ["gpt2", "0"], ["gpt2", "-4"], ["4", "gpt2"], ["gpt3", "4"]):
+            with self.assertRaises(ValueError, msg=words):
+                short.pairs(words)
+
+    def ranks(self, first, second, seconds=50):
+        """Runs a program on two ranks, whose processes run this code."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "program.py"
+            texts = "\n".join(f"if rank == {rank}: {code}" for rank, code in enumerate((first, second)))
+            file.write_text(f"import json, os, sys, time\nrank = int(os.environ['RANK'])\n{texts}\n")
+            with unittest.mock.patch.object(short, "__file__", str(file)):
+                return short.run(argparse.Namespace(steps=1, seconds=seconds), "ranks_ddp", 2, "expandable", 0)
+
+    def test_ranks_do_not_outlive_one_that_ended_early(self):
+        def ends(ending, allocated):
+            return f"print(json.dumps({{'ending': {ending!r}, 'losses': [], 'allocated': {allocated}}}))"
+
+        found = self.ranks(ends("completes", 5), ends("completes", 7))
+        self.assertEqual((found["ending"], found["allocated"]), ("completes", 7))
+        # The other rank would wait for longer than one is given.
+        self.assertEqual(self.ranks("time.sleep(100)", ends("out of memory", 7))["ending"], "out of memory")
+        self.assertEqual(self.ranks("sys.exit('torn')", ends("out of memory", 7))["ending"], "out of memory")
+        with self.assertRaisesRegex(RuntimeError, "ranks_ddp, expandable: broken"):
+            self.ranks("sys.exit('broken')", "print('warning', file=sys.stderr, flush=True); time.sleep(100)")
+        with self.assertRaisesRegex(RuntimeError, "no answer in 1 s"):
+            self.ranks(ends("completes", 5), "time.sleep(100)", seconds=1)
 
 
 class OwnTests(unittest.TestCase):

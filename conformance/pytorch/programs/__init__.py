@@ -28,9 +28,13 @@ NAMES = (
     "unet",
     "t5",
     "two_gpus",
+    "graphsage",
+    "packed",
 )
 # Programs that need a second GPU.
 ON_TWO_GPUS = ("two_gpus",)
+# Programs that need a process on each of two GPUs; their batches may have any size.
+ON_RANKS = ("ranks_fsdp", "ranks_ddp")
 # Programs whose batches may have any size.
 COUNTED = (
     "gpt2",
@@ -44,6 +48,8 @@ COUNTED = (
     "generate",
     "compile_reduce_overhead",
     "streams",
+    "graphsage",
+    "packed",
 )
 # The limit for a program that is meant to run out of memory.
 LIMIT_BYTES = {"fails": 600 << 20}

@@ -1,23 +1,17 @@
 """Fully sharded training (FSDP2) over all ranks that the environment names; one rank shards with itself."""
 
-import os
-import tempfile
-
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from .ranks import meet
 from .training import trainer
 
 LIMITED = False
 
 
 def start():
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    torch.cuda.set_device(rank % torch.cuda.device_count())
-    meeting = os.environ.get("PARKADE_MEETING") or tempfile.mktemp(prefix="fsdp-")
-    dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    rank, _ = meet()
     torch.manual_seed(17)
     blocks = [
         nn.Sequential(nn.LayerNorm(1024), nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(6)

@@ -10,19 +10,20 @@ WIDTH, HEADS, LAYERS, PATCH = 512, 8, 8, 16
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, width=WIDTH, heads=HEADS):
         super().__init__()
-        self.before, self.after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.heads = heads
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x):
-        batch, patches, _ = x.shape
+        batch, patches, width = x.shape
         query, key, value = (
-            self.qkv(self.before(x)).view(batch, patches, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+            self.qkv(self.before(x)).view(batch, patches, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         )
-        weights = (query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5).softmax(-1)
-        x = x + self.out((weights @ value).transpose(1, 2).reshape(batch, patches, WIDTH))
+        weights = (query @ key.transpose(-1, -2) / (width // self.heads) ** 0.5).softmax(-1)
+        x = x + self.out((weights @ value).transpose(1, 2).reshape(batch, patches, width))
         return x + self.mlp(self.after(x))
 
 
