@@ -57,7 +57,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// See [`AllocError`].
     pub fn raw_allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         let (request, stream_slot) = self.prepare(requested, stream)?;
-        if self.heap.needs_capture() && self.policy.reuses_in_captures() && !self.heap.is_capturing() {
+        if self.heap.private_pools().needs_capture() && self.policy.reuses_in_captures() {
             return Err(AllocError::NotCaptured);
         }
         match self.policy.place(&self.heap, &request) {

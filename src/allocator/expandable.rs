@@ -15,7 +15,7 @@ use super::Allocator;
 use crate::block::Block;
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
-use crate::heap::PoolSlot;
+use crate::heap::{GrowsFrom, PoolSlot};
 use crate::policy::{Policy, Request};
 use crate::reservation::{Pages, Run};
 use crate::trace::{Observer, TraceAction, TraceEntry};
@@ -40,6 +40,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stream: u16,
         page: Bytes,
         has_handles: bool,
+        from: GrowsFrom,
     ) -> Result<Option<u32>, AllocError> {
         let size = self.policy.growth(request).0;
         if size < request.size.0 {
@@ -55,9 +56,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return self.grow_apart(request, stream, page, size);
         }
         let found = if has_handles {
-            self.heap.find_growth(request.pool, request.stream, size).map(|place| place.first)
+            self.heap.find_growth(request.pool, request.stream, size, from).map(|place| place.first)
         } else {
-            self.heap.find_space(request.pool, request.stream, size)
+            self.heap.find_space(request.pool, request.stream, size, from)
         };
         let mut block = match found {
             Some(block) => block,

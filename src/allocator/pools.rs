@@ -69,7 +69,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Sets whether the caller's current stream is being captured into a graph. PyTorch releases that check this
     /// postpone all waiting during a capture ([`crate::profile::Deferral`]).
     pub fn set_capturing(&mut self, is_capturing: bool) {
-        self.heap.set_capturing(is_capturing);
+        self.heap.private_pools_mut().is_capturing = is_capturing;
     }
 
     /// The number of uses of a pool.

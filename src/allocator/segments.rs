@@ -5,7 +5,7 @@ use super::expandable::Freed;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
-use crate::heap::PoolSlot;
+use crate::heap::{GrowsFrom, PoolSlot};
 use crate::policy::{Policy, Request};
 use crate::stats::Family;
 use crate::taken::{AnswerProblem, WrongAnswer};
@@ -35,7 +35,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             if is_private && self.policy.annexes() {
                 return self.grow_and_annex(request, stream, page, has_handles);
             }
-            return self.extend(request, stream, page, has_handles);
+            return self.extend(request, stream, page, has_handles, GrowsFrom::default());
         }
         let address = match self.device.malloc(size) {
             Ok(address) => address,

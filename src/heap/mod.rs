@@ -7,25 +7,28 @@
 //!
 //! Each stream that a heap knows has a 16-bit slot, which blocks store instead of the handle.
 
-mod coalesce;
 mod expandable;
+mod own;
 mod pools;
-mod untouched;
+mod streams;
 mod view;
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots};
 use crate::index::FreeIndex;
-use crate::profile::{Deferral, Profile, TieBreak};
+use crate::profile::{Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
-pub use expandable::{GrowthView, HandleView, PartlyFreeView};
-pub(crate) use expandable::{SETTLED, whole_pages};
+pub(crate) use expandable::{GrowsFrom, SETTLED};
+use own::OwnState;
+pub(crate) use own::handles::whole_pages;
+pub use own::handles::{GrowthView, HandleView, PartlyFreeView};
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
-use untouched::Untouched;
+use streams::Streams;
+pub(crate) use streams::TooManyStreams;
 pub use view::BlockView;
 
 /// One of a pool's two collections, small or large, as an index into the heap's table.
@@ -55,15 +58,6 @@ impl PoolSlot {
     }
 }
 
-/// The number of times that a policy may wait before requests are routed to private pools. The count is reset whenever
-/// a pool has no free block for a request, so a program that only reuses its pools stops waiting
-/// ([`Policy::waits_for_pools`](crate::policy::Policy::waits_for_pools)).
-const MOST_WAITS: u32 = 16;
-
-/// The heap has too many streams: a slot has 16 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TooManyStreams;
-
 /// The unmapped blocks of one pool, by stream and address.
 type Unmapped = BTreeSet<(StreamId, u64, u32)>;
 
@@ -78,41 +72,16 @@ pub struct Heap {
     /// Bytes taken from the device, by pool number.
     reserved_by: Vec<u64>,
     private_pools: PrivatePools,
-    /// Stream handles by slot, in order of first use.
-    streams: Vec<StreamId>,
-    /// The stream slots, ordered by handle.
-    stream_order: Vec<u16>,
-    last_stream: (StreamId, u16),
+    streams: Streams,
     reserved: u64,
     limit: Option<u64>,
     tie_break: TieBreak,
-    deferral: Deferral,
-    /// Whether the caller's current stream is being captured.
-    is_capturing: bool,
     /// The number of segments added so far.
     segments_made: u32,
-    /// Whether requests may fail while any requests are routed to a private pool, if the caller's stream is not
-    /// captured.
-    needs_captures: bool,
-    /// Whether blocks of one segment may belong to different streams.
-    mixes_streams: bool,
-    /// Whether any part of an expandable segment has ever served another pool.
-    has_parts_elsewhere: bool,
-    /// Whether an expandable segment may grow from a free block only if the block is settled.
-    grows_settled: bool,
-    /// The only address from which an expandable segment may grow with handles.
-    grows_from: Option<u64>,
-    /// How many more times the policy may wait before requests are routed to private pools.
-    waits_left: u32,
     /// The device's total memory.
     device_total: u64,
-    /// The handles that were mapped as a whole ([`Policy::handle`](crate::policy::Policy::handle)): first byte and
-    /// bytes.
-    handles: BTreeMap<u64, u64>,
-    /// The memory that private pools have never handed out.
-    untouched: Untouched,
-    /// The page size to which all expandable segments were refined.
-    refined_page: Option<Bytes>,
+    /// What only our own policies' mechanisms need.
+    own: OwnState,
 }
 
 impl Heap {
@@ -122,27 +91,15 @@ impl Heap {
             arena: Arena::new(profile.tie_break == TieBreak::BlockAge),
             free: vec![FreeIndex::default(), FreeIndex::default()],
             unmapped: vec![Unmapped::default(), Unmapped::default()],
-            streams: vec![StreamId::DEFAULT],
-            stream_order: vec![0],
-            last_stream: (StreamId::DEFAULT, 0),
+            streams: Streams::new(),
             reserved: 0,
             reserved_by: vec![0],
-            private_pools: PrivatePools::default(),
+            private_pools: PrivatePools::new(profile),
             limit: None,
             tie_break: profile.tie_break,
-            deferral: profile.deferral,
-            is_capturing: false,
             segments_made: 0,
-            needs_captures: profile.fails_outside_captures(),
-            mixes_streams: false,
-            has_parts_elsewhere: false,
-            grows_settled: false,
-            grows_from: None,
-            waits_left: MOST_WAITS,
             device_total: device_total.0,
-            handles: BTreeMap::new(),
-            untouched: Untouched::default(),
-            refined_page: None,
+            own: OwnState::default(),
         }
     }
 
@@ -155,21 +112,8 @@ impl Heap {
         self.limit = limit;
     }
 
-    pub(crate) fn set_capturing(&mut self, is_capturing: bool) {
-        self.is_capturing = is_capturing;
-    }
-
-    /// Whether requests may fail now, if the caller's stream is not captured.
-    pub(crate) fn needs_capture(&self) -> bool {
-        self.needs_captures && self.private_pools.is_routing()
-    }
-
-    pub(crate) fn is_capturing(&self) -> bool {
-        self.is_capturing
-    }
-
     pub(crate) fn stream(&self, slot: u16) -> StreamId {
-        self.streams[usize::from(slot)]
+        self.streams.handles[usize::from(slot)]
     }
 
     // Inlined, so that it costs nothing with the observer `()`.
@@ -310,54 +254,153 @@ impl Heap {
         index
     }
 
-    /// Records that a private pool had no free block for a request.
-    pub(crate) fn note_growing_pool(&mut self) {
-        self.waits_left = MOST_WAITS;
-    }
-
-    /// Whether the policy may wait before requests are routed to a private pool.
-    pub(crate) fn may_wait_for_pools(&self) -> bool {
-        self.waits_left > 0
-    }
-
-    /// Records such a wait.
-    pub(crate) fn note_waited_for_pools(&mut self) {
-        self.waits_left = self.waits_left.saturating_sub(1);
-    }
-
     #[inline]
     pub(crate) fn known_stream_slot(&self, stream: StreamId) -> Option<u16> {
-        if self.last_stream.0 == stream {
-            return Some(self.last_stream.1);
-        }
-        let place = self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]).ok()?;
-        Some(self.stream_order[place])
+        self.streams.known_slot(stream)
     }
 
     /// The slot of a stream. A new stream gets a new slot.
     #[inline]
     pub(crate) fn stream_slot(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
-        if self.last_stream.0 != stream {
-            self.last_stream = (stream, self.find_or_add_stream(stream)?);
-        }
-        Ok(self.last_stream.1)
+        self.streams.slot(stream)
     }
 
     /// All streams: the default stream first, then the others in the order of their first request.
     #[must_use]
     pub fn streams_seen(&self) -> &[StreamId] {
-        &self.streams
+        &self.streams.handles
     }
+}
 
-    fn find_or_add_stream(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
-        match self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]) {
-            Ok(place) => Ok(self.stream_order[place]),
-            Err(place) => {
-                let slot = u16::try_from(self.streams.len()).map_err(|_| TooManyStreams)?;
-                self.streams.push(stream);
-                self.stream_order.insert(place, slot);
-                Ok(slot)
+/// The change in the free blocks that are only a part of their segment, when a block became free. It has only two
+/// fields, so that it is returned in registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Coalesced {
+    /// The change in their number; negative if the block absorbed free neighbours that no longer exist as parts.
+    pub(crate) splits: i64,
+    /// The change in their bytes.
+    pub(crate) bytes: i64,
+}
+
+impl Coalesced {
+    /// A block of `size` bytes absorbed free neighbours and now has `whole` bytes.
+    #[inline(always)]
+    fn of(size: u64, absorbed: i64, whole: u64, is_split: bool) -> Coalesced {
+        if is_split {
+            Coalesced { splits: 1 - absorbed, bytes: size as i64 }
+        } else {
+            Coalesced { splits: -absorbed, bytes: (size as i64) - (whole as i64) }
+        }
+    }
+}
+
+impl Heap {
+    /// Adds a block to the free index, coalesced with its free neighbours (spec 3.4). The block keeps its slot,
+    /// regardless of which neighbours it absorbs. Calls `count` before updating the index.
+    #[inline(always)]
+    pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
+        let (slots, vacant) = self.arena.parts_mut();
+        let Block { pool, stream, mut prev, mut next, mut address, mut size, .. } = *slots.at(index);
+        let Some(free) = self.free[usize::from(pool)].of_mut(stream).filter(|_| !self.own.mixes_streams) else {
+            return count(self.put_back_beside_others(index, stamp));
+        };
+        let (mut absorbed, own_size) = (0, size);
+        // The neighbours belong to the same pool and stream.
+        if let Some(before) = slots.linked(prev).filter(|block| block.state == BlockState::Free) {
+            let low = prev;
+            (prev, address) = (before.prev, before.address);
+            size += before.size;
+            absorbed += 1;
+            free.remove(slots, low);
+            vacant.add(slots, low);
+            if let Some(before) = slots.linked_mut(prev) {
+                before.next = index;
             }
         }
+        if let Some(after) = slots.linked(next).filter(|block| block.state == BlockState::Free) {
+            let high = next;
+            next = after.next;
+            size += after.size;
+            absorbed += 1;
+            free.remove(slots, high);
+            vacant.add(slots, high);
+            if let Some(after) = slots.linked_mut(next) {
+                after.prev = index;
+            }
+        }
+        let block = slots.at_mut(index);
+        (block.prev, block.next, block.address, block.size) = (prev, next, address, size);
+        block.state = BlockState::Free;
+        block.stamp = stamp;
+        let before = free.make_newest(index, size);
+        count(Coalesced::of(own_size, absorbed, size, prev != NIL || next != NIL));
+        free.settle(slots, before);
+    }
+
+    /// Makes a block free if its neighbours may belong to other streams, if the free blocks have a different order, or
+    /// if the stream has no free blocks yet.
+    #[cold]
+    #[inline(never)]
+    fn put_back_beside_others(&mut self, index: u32, stamp: u64) -> Coalesced {
+        let own_size = self.arena.at(index).size;
+        let absorbed = self.absorb_neighbours(index);
+        let block = self.arena.at_mut(index);
+        block.state = BlockState::Detached;
+        let (size, is_split) = (block.size, block.is_split());
+        self.attach(index, stamp);
+        Coalesced::of(own_size, absorbed, size, is_split)
+    }
+
+    /// Absorbs the free neighbours that belong to the block's stream. Returns how many.
+    fn absorb_neighbours(&mut self, index: u32) -> i64 {
+        let mut absorbed = 0;
+        loop {
+            let block = self.arena.at(index);
+            let (prev, next) = (block.prev, block.next);
+            if is_free(&self.arena, prev) && self.may_merge(prev, index) {
+                self.detach(prev);
+                absorb_before(&mut self.arena, index, prev);
+            } else if is_free(&self.arena, next) && self.may_merge(index, next) {
+                self.detach(next);
+                absorb_after(&mut self.arena, index, next);
+            } else {
+                return absorbed;
+            }
+            absorbed += 1;
+        }
+    }
+
+    /// Whether two neighbours coalesce when both are free.
+    pub(crate) fn may_merge(&self, low: u32, high: u32) -> bool {
+        self.arena.at(low).stream == self.arena.at(high).stream
+    }
+}
+
+fn is_free(arena: &Arena, index: u32) -> bool {
+    arena.get(index).is_some_and(|block| block.state == BlockState::Free)
+}
+
+/// Extends a block to absorb the one before it, which has been removed from the free index.
+fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
+    let Block { address, size, prev: before, .. } = *arena.at(prev);
+    arena.remove(prev);
+    let block = arena.at_mut(index);
+    block.prev = before;
+    block.address = address;
+    block.size += size;
+    if let Some(before) = arena.get_mut(before) {
+        before.next = index;
+    }
+}
+
+/// Extends a block to absorb the one after it, which has been removed from the free index.
+fn absorb_after(arena: &mut Arena, index: u32, next: u32) {
+    let Block { size, next: after, .. } = *arena.at(next);
+    arena.remove(next);
+    let block = arena.at_mut(index);
+    block.next = after;
+    block.size += size;
+    if let Some(after) = arena.get_mut(after) {
+        after.prev = index;
     }
 }

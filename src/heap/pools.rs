@@ -1,4 +1,5 @@
-//! Private pools: which of them exist, how many uses each one has, and which requests they serve (spec section 5).
+//! Private pools: which of them exist, how many uses each one has, which requests they serve, and whether a graph is
+//! being captured (spec section 5).
 //!
 //! A private pool is a pair of collections in addition to those of the default pool. It serves requests while they are
 //! routed to it. Its memory is released only when the pool has no uses. The order of PyTorch's hash tables decides
@@ -12,7 +13,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::flat_table::{self, FlatTable};
-use crate::profile::Profile;
+use crate::profile::{Deferral, Profile};
 use crate::units::{PoolId, StreamId};
 
 /// The requests that are routed to a pool.
@@ -108,8 +109,15 @@ impl PoolId {
 
 /// All private pools. They are numbered from 1; 0 is the default pool. The number of a forgotten pool can be used
 /// again.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct PrivatePools {
+    /// When a release counts a graph as being captured.
+    deferral: Deferral,
+    /// Whether requests may fail while any requests are routed to a private pool, if the caller's stream is not
+    /// captured.
+    needs_captures: bool,
+    /// Whether the caller's current stream is being captured.
+    pub(crate) is_capturing: bool,
     numbers: BTreeMap<PoolId, u16>,
     /// Indexed by the pool's number minus 1.
     pools: Vec<Option<PrivatePool>>,
@@ -128,6 +136,38 @@ pub(crate) struct PrivatePools {
 }
 
 impl PrivatePools {
+    pub(crate) fn new(profile: &Profile) -> PrivatePools {
+        PrivatePools {
+            deferral: profile.deferral,
+            needs_captures: profile.fails_outside_captures(),
+            is_capturing: false,
+            numbers: BTreeMap::new(),
+            pools: Vec::new(),
+            vacant: BTreeSet::new(),
+            routings: Vec::new(),
+            chosen: None,
+            has_failed: false,
+            serve_when_out: FlatTable::default(),
+            freeable: FlatTable::default(),
+            kept_whole: BTreeSet::new(),
+        }
+    }
+
+    /// Whether a graph is being captured, as defined by the PyTorch release.
+    #[inline]
+    pub(crate) fn is_deferring(&self) -> bool {
+        match self.deferral {
+            Deferral::WhileRouting => self.is_recording(),
+            Deferral::WhileCapturing => self.is_capturing,
+        }
+    }
+
+    /// Whether requests may fail now because the caller's stream is not captured.
+    #[inline]
+    pub(crate) fn needs_capture(&self) -> bool {
+        self.needs_captures && self.is_routing() && !self.is_capturing
+    }
+
     /// Whether requests are routed to any pool, or a failed routing counts as one.
     #[inline]
     pub(crate) fn is_recording(&self) -> bool {

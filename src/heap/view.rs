@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use super::{Heap, PoolSlot};
 use crate::block::{BlockId, BlockState, NIL};
-use crate::profile::Deferral;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 /// A free block as policies see it.
@@ -68,7 +67,7 @@ impl Heap {
         stream: StreamId,
         size: Bytes,
     ) -> impl Iterator<Item = BlockView> + '_ {
-        let others = self.stream_order.iter().filter(move |&&slot| self.stream(slot) != stream);
+        let others = self.streams.order.iter().filter(move |&&slot| self.stream(slot) != stream);
         others
             .filter_map(move |&slot| self.free[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0))
             .map(|index| self.view(index))
@@ -125,19 +124,17 @@ impl Heap {
     pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
         let free = &self.free[usize::from(pool.0)];
         // There may be many pools and streams, and most pools never have a free block for most streams.
-        let order = if free.is_unused() { &[][..] } else { &self.stream_order };
+        let order = if free.is_unused() { &[][..] } else { &self.streams.order };
         let occupied = order.iter().filter(move |&&slot| free.is_occupied(slot));
         occupied.flat_map(move |&slot| free.at_least(&self.arena, slot, 0)).map(|index| self.view(index))
     }
 
-    /// Whether a graph is being captured, as defined by the PyTorch release ([`Deferral`]). During a capture, nothing
+    /// Whether a graph is being captured, as defined by the PyTorch release
+    /// ([`Deferral`](crate::profile::Deferral)). During a capture, nothing
     /// waits for events, and the default pool releases nothing (spec 2.10, 3.8).
     #[must_use]
     pub fn is_deferring(&self) -> bool {
-        match self.deferral {
-            Deferral::WhileRouting => self.private_pools.is_recording(),
-            Deferral::WhileCapturing => self.is_capturing,
-        }
+        self.private_pools.is_deferring()
     }
 
     /// Everything that can be released, in PyTorch's order (spec 2.10): large and then small blocks of the default
@@ -213,7 +210,7 @@ impl Heap {
             is_split: block.is_split(),
             is_expandable: block.is_expandable(),
             // This access never panics, so the compiler removes it where the caller does not read the stream.
-            stream: self.streams.get(usize::from(block.stream)).copied().unwrap_or(StreamId::DEFAULT),
+            stream: self.streams.handles.get(usize::from(block.stream)).copied().unwrap_or(StreamId::DEFAULT),
             stamp: block.stamp,
         }
     }

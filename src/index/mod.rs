@@ -7,6 +7,7 @@
 
 mod bins;
 mod by_size;
+mod oversized;
 
 use alloc::vec::Vec;
 

@@ -12,10 +12,10 @@ use crate::allocator::Allocator;
 use crate::block::{Block, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
-use crate::heap::{Heap, PoolSlot, SETTLED};
+use crate::heap::{GrowsFrom, PoolSlot, SETTLED};
 use crate::policy::{Policy, Request};
 use crate::trace::Observer;
-use crate::units::{Bytes, DeviceAddress};
+use crate::units::Bytes;
 
 /// The place where the default pool's segment grows to serve a private pool's request.
 struct Growth {
@@ -170,11 +170,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if has_handles && missing.unwrap_or(size) > left {
             return Ok(None);
         }
-        self.heap.set_grows_settled(true, from);
-        let run = self.heap.settled_growth(home.pool, home.stream, size, has_handles);
-        let grown = self.extend(&home, slot, page, has_handles);
-        self.heap.set_grows_settled(false, None);
-        let Some(index) = grown? else { return Ok(None) };
+        let from = GrowsFrom { settled_only: true, address: from };
+        let run = self.heap.settled_growth(home.pool, home.stream, size, has_handles, from);
+        let Some(index) = self.extend(&home, slot, page, has_handles, from)? else { return Ok(None) };
         // The new memory has coalesced with adjacent free memory, which pending work may still use.
         let Block { address, size, .. } = *self.heap.arena.at(index);
         let run = run.filter(|run| (address..address + size).contains(&run.start)).unwrap_or(address..u64::MAX);
@@ -221,10 +219,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// any address if this is `None`. Returns `None` if the segment cannot grow there, or if new addresses must be
     /// reserved.
     fn missing_from(&mut self, home: &Request, from: Option<u64>) -> Option<u64> {
-        self.heap.set_grows_settled(true, from);
-        let place = self.heap.find_growth(home.pool, home.stream, self.policy.growth(home).0);
-        self.heap.set_grows_settled(false, None);
-        place.map(|place| place.missing)
+        let from = GrowsFrom { settled_only: true, address: from };
+        self.heap.find_growth(home.pool, home.stream, self.policy.growth(home).0, from).map(|place| place.missing)
     }
 
     /// Like [`Allocator::bring_home`], but for part of a different pool's segment.
@@ -234,27 +230,5 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.take_part_back(index);
         }
         Ok(())
-    }
-}
-
-impl Heap {
-    /// The settled block for a private pool's request, and the number of bytes that it lacks.
-    fn find_settled(&self, request: &Request, stream_slot: u16) -> Option<(u32, u64)> {
-        let size = request.size.0;
-        let home = PoolSlot::default_pool(request.pool.class());
-        let ends = self.chain_ends(request.pool, stream_slot).map(|end| {
-            let free = if end.state == BlockState::Free { end.size } else { 0 };
-            (DeviceAddress(end.address + end.size), size.saturating_sub(free))
-        });
-        let ends: Vec<_> = ends.collect();
-        let extends = self.settled(home).filter_map(|(index, block)| {
-            let (_, missing) = ends.iter().find(|(end, _)| end.0 == block.address)?;
-            (*missing > 0 && block.size >= *missing).then_some((index, *missing))
-        });
-        let fits = self.settled(home).filter(|(_, block)| block.size >= size);
-        let largest = fits.max_by_key(|(_, block)| (block.size, core::cmp::Reverse(block.address)));
-        extends
-            .min_by_key(|&(index, missing)| (missing, self.arena.at(index).address))
-            .or(largest.map(|(index, _)| (index, size)))
     }
 }

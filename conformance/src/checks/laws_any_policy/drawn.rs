@@ -139,7 +139,8 @@ impl Drawn {
     /// Returns seeds of policies that take other streams' blocks (of expandable segments or not), that remap pages,
     /// that move handles, and whose private pools take the default pool's memory: [`MOVERS`] of each kind.
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
-        let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, OwnStep::Transfer(true) | OwnStep::TransferPart));
+        let transfers =
+            |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, OwnStep::Transfer(true) | OwnStep::TransferPart));
         let remaps = |drawn: &Drawn| {
             drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, OwnStep::Remap(most, _) if *most > 1))
         };
