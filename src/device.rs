@@ -11,6 +11,17 @@ use crate::units::{Bytes, DeviceAddress, StreamId};
 
 /// A device as the allocator sees it.
 ///
+/// A device needs only the methods without a default: information, memory and events. With these alone, it runs every
+/// policy that takes whole segments. The others come in groups, each for a feature that not every device has:
+///
+/// | for | implement |
+/// |---|---|
+/// | expandable segments | [`reserve`](DeviceBackend::reserve) and the seven methods after it |
+/// | policies that move blocks between streams | [`stream_wait`](DeviceBackend::stream_wait); [`is_idle`](DeviceBackend::is_idle) if an event does not tell |
+/// | reuse of blocks during captures (spec 3.8) | [`capture`](DeviceBackend::capture), [`add_awaited`](DeviceBackend::add_awaited) |
+/// | policies that break handles | [`breaks_handles`](DeviceBackend::breaks_handles), [`break_handle`](DeviceBackend::break_handle); [`waits_in_captures`](DeviceBackend::waits_in_captures) to do so during captures |
+/// | a device that only counts memory, for files with huge sizes | [`run_pages`](DeviceBackend::run_pages) and the three methods after it |
+///
 /// The conformance suite checks this contract on every implementation:
 /// - `malloc` and `reserve` return ranges that are aligned to at least 512 bytes and do not overlap any range still
 ///   held; any other answer fails the request ([`AllocError::Answer`](crate::AllocError::Answer));
@@ -22,20 +33,6 @@ pub trait DeviceBackend {
 
     /// A handle to memory that has no addresses but can be mapped. Release it with [`DeviceBackend::release`].
     type Physical;
-
-    /// Whether streams complete in the order of their handles: no stream's oldest event completes before that of a
-    /// stream with a lower handle. If so, the allocator polls streams by handle, not in the order of PyTorch's hash
-    /// table (spec 13.1), and stops at the first incomplete event instead of querying every stream with events.
-    fn completes_by_handle(&self) -> bool {
-        false
-    }
-
-    /// Whether the allocator checks that each range it receives is aligned and does not overlap any other range that
-    /// it holds. False for a device that repeats a recording: the recording does not contain the lengths of reserved
-    /// ranges, so ranges of an assumed length may overlap.
-    fn answers_are_checked(&self) -> bool {
-        true
-    }
 
     /// The device's index on its host, as shown in messages.
     fn index(&self) -> u32;
@@ -49,11 +46,6 @@ pub trait DeviceBackend {
     /// Any error from the driver.
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError>;
 
-    /// The processes that hold memory on the device, in the driver's order; empty if unknown (spec 2.13).
-    fn processes(&mut self) -> Vec<ProcessMemory> {
-        Vec::new()
-    }
-
     /// Takes a range of `size` bytes (cudaMalloc).
     ///
     /// # Errors
@@ -66,6 +58,52 @@ pub trait DeviceBackend {
     /// # Errors
     /// Any error from the driver. The caller still holds the range.
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError>;
+
+    /// Creates an event (cudaEventCreate).
+    ///
+    /// # Errors
+    /// Any error from the driver.
+    fn create_event(&mut self) -> Result<Self::Event, BackendError>;
+
+    /// Records the event at the end of the stream's queue (cudaEventRecord).
+    ///
+    /// # Errors
+    /// Any error from the driver.
+    fn record_event(&mut self, event: &mut Self::Event, stream: StreamId) -> Result<(), BackendError>;
+
+    /// Whether all work before the event in its stream is done (cudaEventQuery). Does not wait.
+    ///
+    /// # Errors
+    /// Any error from the driver; "not ready" is `Ok(false)`.
+    fn is_complete(&mut self, event: &Self::Event) -> Result<bool, BackendError>;
+
+    /// Waits until the event is complete (cudaEventSynchronize).
+    ///
+    /// # Errors
+    /// Any error from the driver.
+    fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError>;
+
+    /// Destroys an event (cudaEventDestroy).
+    fn destroy_event(&mut self, event: Self::Event);
+
+    /// The processes that hold memory on the device, in the driver's order; empty if unknown (spec 2.13).
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        Vec::new()
+    }
+
+    /// Whether the allocator checks that each range it receives is aligned and does not overlap any other range that
+    /// it holds. False for a device that repeats a recording: the recording does not contain the lengths of reserved
+    /// ranges, so ranges of an assumed length may overlap.
+    fn answers_are_checked(&self) -> bool {
+        true
+    }
+
+    /// Whether streams complete in the order of their handles: no stream's oldest event completes before that of a
+    /// stream with a lower handle. If so, the allocator polls streams by handle, not in the order of PyTorch's hash
+    /// table (spec 13.1), and stops at the first incomplete event instead of querying every stream with events.
+    fn completes_by_handle(&self) -> bool {
+        false
+    }
 
     /// Reserves a range of addresses without memory (cuMemAddressReserve). `size` is a multiple of 2 MiB.
     ///
@@ -127,6 +165,59 @@ pub trait DeviceBackend {
     /// Any error from the driver, together with the memory, which the caller still holds.
     fn release(&mut self, memory: Self::Physical) -> Result<(), (Self::Physical, BackendError)> {
         Err((memory, NO_VIRTUAL_MEMORY))
+    }
+
+    /// Waits for all work submitted to the stream so far (cudaStreamSynchronize).
+    ///
+    /// # Errors
+    /// Any error from the driver.
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        let _ = stream;
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Whether all work submitted to the stream so far is done (cudaStreamQuery). Does not wait. The default
+    /// implementation records an event and queries it; on some devices, the event does not complete immediately, even
+    /// on an idle stream.
+    ///
+    /// # Errors
+    /// Any error from the driver.
+    fn is_idle(&mut self, stream: StreamId) -> Result<bool, BackendError> {
+        let mut event = self.create_event()?;
+        let is_idle = self.record_event(&mut event, stream).and_then(|()| self.is_complete(&event));
+        self.destroy_event(event);
+        is_idle
+    }
+
+    /// Makes future work on `stream` wait for the event (cudaStreamWaitEvent). The host does not wait, and the event
+    /// may be recorded again afterwards.
+    ///
+    /// # Errors
+    /// Any error from the driver. The default implementation does not support this call.
+    fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
+        let _ = (stream, event);
+        Err(BackendError::Driver { call: "cudaStreamWaitEvent", code: 801 })
+    }
+
+    /// The graph capture that the stream takes part in (cudaStreamGetCaptureInfo), or `None`. The default
+    /// implementation does not know about captures, in which case no block that other streams use is reused during a
+    /// capture (spec 3.8).
+    ///
+    /// # Errors
+    /// Any error from the driver, or the capture is invalid.
+    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        let _ = stream;
+        Ok(None)
+    }
+
+    /// Adds all nodes of the stream's capture that its next work will wait for, directly or indirectly
+    /// (cudaGraphNodeGetDependencies). Skips nodes that `awaited` already contains.
+    ///
+    /// # Errors
+    /// The errors of [`DeviceBackend::capture`].
+    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        let _ = (stream, awaited);
+        Ok(())
     }
 
     /// Whether the device can wait for other streams while a stream is captured ([`DeviceBackend::capture`]). CUDA can
@@ -200,86 +291,6 @@ pub trait DeviceBackend {
     fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
         self.unmap(address, Bytes(page.0.saturating_mul(pages)))
     }
-
-    /// Waits for all work submitted to the stream so far (cudaStreamSynchronize).
-    ///
-    /// # Errors
-    /// Any error from the driver.
-    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
-        let _ = stream;
-        Err(NO_VIRTUAL_MEMORY)
-    }
-
-    /// Creates an event (cudaEventCreate).
-    ///
-    /// # Errors
-    /// Any error from the driver.
-    fn create_event(&mut self) -> Result<Self::Event, BackendError>;
-
-    /// Records the event at the end of the stream's queue (cudaEventRecord).
-    ///
-    /// # Errors
-    /// Any error from the driver.
-    fn record_event(&mut self, event: &mut Self::Event, stream: StreamId) -> Result<(), BackendError>;
-
-    /// Whether all work before the event in its stream is done (cudaEventQuery). Does not wait.
-    ///
-    /// # Errors
-    /// Any error from the driver; "not ready" is `Ok(false)`.
-    fn is_complete(&mut self, event: &Self::Event) -> Result<bool, BackendError>;
-
-    /// Waits until the event is complete (cudaEventSynchronize).
-    ///
-    /// # Errors
-    /// Any error from the driver.
-    fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError>;
-
-    /// Whether all work submitted to the stream so far is done (cudaStreamQuery). Does not wait. The default
-    /// implementation records an event and queries it; on some devices, the event does not complete immediately, even
-    /// on an idle stream.
-    ///
-    /// # Errors
-    /// Any error from the driver.
-    fn is_idle(&mut self, stream: StreamId) -> Result<bool, BackendError> {
-        let mut event = self.create_event()?;
-        let is_idle = self.record_event(&mut event, stream).and_then(|()| self.is_complete(&event));
-        self.destroy_event(event);
-        is_idle
-    }
-
-    /// Makes future work on `stream` wait for the event (cudaStreamWaitEvent). The host does not wait, and the event
-    /// may be recorded again afterwards.
-    ///
-    /// # Errors
-    /// Any error from the driver. The default implementation does not support this call.
-    fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
-        let _ = (stream, event);
-        Err(BackendError::Driver { call: "cudaStreamWaitEvent", code: 801 })
-    }
-
-    /// The graph capture that the stream takes part in (cudaStreamGetCaptureInfo), or `None`. The default
-    /// implementation does not know about captures, in which case no block that other streams use is reused during a
-    /// capture (spec 3.8).
-    ///
-    /// # Errors
-    /// Any error from the driver, or the capture is invalid.
-    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
-        let _ = stream;
-        Ok(None)
-    }
-
-    /// Adds all nodes of the stream's capture that its next work will wait for, directly or indirectly
-    /// (cudaGraphNodeGetDependencies). Skips nodes that `awaited` already contains.
-    ///
-    /// # Errors
-    /// The errors of [`DeviceBackend::capture`].
-    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
-        let _ = (stream, awaited);
-        Ok(())
-    }
-
-    /// Destroys an event (cudaEventDestroy).
-    fn destroy_event(&mut self, event: Self::Event);
 }
 
 /// A node of a graph, by its handle.

@@ -8,10 +8,10 @@ use alloc::string::{String, ToString};
 use core::fmt;
 
 use crate::device::BackendError;
+use crate::device_ranges::WrongAnswer;
 use crate::heap::PoolError;
 use crate::policy::PolicyFault;
 use crate::profile::Profile;
-use crate::taken::WrongAnswer;
 use crate::texts::OutOfMemory;
 use crate::units::Bytes;
 

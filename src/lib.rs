@@ -23,6 +23,7 @@ pub mod units;
 
 mod allocator;
 mod block;
+mod device_ranges;
 mod flat_table;
 mod heap;
 mod index;
@@ -31,7 +32,6 @@ mod pending;
 #[path = "../tests/common/device.rs"]
 mod plain_device;
 mod reservation;
-mod taken;
 
 pub use allocator::heap_check;
 pub use allocator::{
@@ -40,6 +40,6 @@ pub use allocator::{
 };
 pub use block::BlockId;
 pub use checkpoint::{CheckpointError, PoolCheckpoint};
+pub use device_ranges::{AnswerProblem, WrongAnswer};
 pub use error::{AllocError, FreeError};
 pub use heap::{BlockView, GrowthView, HandleView, Heap, PartlyFreeView, PoolError, PoolFilter, PoolSlot};
-pub use taken::{AnswerProblem, WrongAnswer};

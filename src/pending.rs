@@ -177,7 +177,7 @@ pub(crate) struct Pending<E> {
     uses: BTreeMap<u32, FlatTable<StreamId, ()>>,
     queues: Queues<E>,
     /// The number of incomplete events and deferred blocks.
-    unsettled: usize,
+    outstanding: usize,
     /// Unused events, a stack.
     spare: Vec<E>,
     /// Freed blocks, oldest first, whose events have not all been recorded yet, because a graph was being captured or
@@ -199,7 +199,7 @@ impl<E> Pending<E> {
             order,
             uses: BTreeMap::new(),
             queues: Queues::new(order),
-            unsettled: 0,
+            outstanding: 0,
             spare: Vec::new(),
             deferred: VecDeque::new(),
             captured_uses: BTreeMap::new(),
@@ -211,7 +211,7 @@ impl<E> Pending<E> {
     /// Whether no block is waiting.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.unsettled == 0
+        self.outstanding == 0
     }
 
     /// Records that `stream` uses the allocated block; `is_deferring` states whether a graph is being captured.
@@ -299,7 +299,7 @@ impl<E> Pending<E> {
     }
 
     pub(crate) fn defer(&mut self, index: u32) {
-        self.unsettled += 1;
+        self.outstanding += 1;
         self.deferred.push_back(index);
     }
 
@@ -309,7 +309,7 @@ impl<E> Pending<E> {
 
     pub(crate) fn drop_first_deferred(&mut self) {
         if self.deferred.pop_front().is_some() {
-            self.unsettled -= 1;
+            self.outstanding -= 1;
         }
     }
 
@@ -317,7 +317,7 @@ impl<E> Pending<E> {
     pub(crate) fn take_deferred(&mut self, matches: impl Fn(u32) -> bool) -> Vec<u32> {
         let taken: Vec<u32> = self.deferred.iter().copied().filter(|&index| matches(index)).collect();
         self.deferred.retain(|&index| !matches(index));
-        self.unsettled -= taken.len();
+        self.outstanding -= taken.len();
         taken
     }
 
@@ -345,7 +345,7 @@ impl<E> Pending<E> {
         let is_taken = |&index: &u32| arena.at(index).stream == stream_slot && is_passed(index);
         let (taken, left): (Vec<u32>, Vec<u32>) = core::mem::take(&mut self.deferred).into_iter().partition(is_taken);
         self.deferred = left.into();
-        self.unsettled -= taken.len();
+        self.outstanding -= taken.len();
         for &index in &taken {
             self.ends.remove(&index);
             self.captured_uses.remove(&index);
@@ -379,7 +379,7 @@ impl<E> Pending<E> {
     /// Records that the block waits for an event that was recorded on the stream.
     pub(crate) fn push(&mut self, arena: &mut Arena, stream: StreamId, event: E, index: u32) {
         self.queues.push(stream, event, index);
-        self.unsettled += 1;
+        self.outstanding += 1;
         if let Some(block) = arena.get_mut(index) {
             block.set_events(block.events() + 1);
         }
@@ -425,7 +425,7 @@ impl<E> Pending<E> {
     pub(crate) fn take_at(&mut self, arena: &mut Arena, (queue, place): (u64, usize)) -> Option<u32> {
         let (event, index) = self.queues.take(queue, place)?;
         self.spare.push(event);
-        self.unsettled -= 1;
+        self.outstanding -= 1;
         let block = arena.at_mut(index);
         block.set_events(block.events().saturating_sub(1));
         Some(index)
@@ -453,7 +453,7 @@ impl<E> Pending<E> {
             let first = arena.get(index).filter(|block| block.size != 0).and_then(|block| block.first_use());
             uses.len() > 1 && first.is_some_and(|first| uses.find(self.order.hash(first), first).is_some())
         };
-        self.unsettled == events + self.deferred.len() && self.uses.iter().all(is_known)
+        self.outstanding == events + self.deferred.len() && self.uses.iter().all(is_known)
     }
 
     pub(crate) fn is_deferred(&self, index: u32) -> bool {

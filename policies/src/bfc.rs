@@ -34,7 +34,7 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
-use crate::plain_ladder;
+use crate::shared_steps;
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
@@ -182,7 +182,7 @@ impl Bfc {
     fn climb(&mut self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
         let ask = |bytes: u64, blocks: Vec<BlockId>| Relief::Release { blocks, attempt: Attempt::AskFor(Bytes(bytes)) };
         let take = |waits| {
-            let found = plain_ladder::elsewhere(heap, request).first().map(|block| block.id);
+            let found = shared_steps::elsewhere(heap, request).first().map(|block| block.id);
             found.map(|block| Relief::Transfer { block, waits })
         };
         match self.step {
@@ -257,14 +257,14 @@ impl Policy for Bfc {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        let left_behind = plain_ladder::left_behind(heap, request);
+        let left_behind = shared_steps::left_behind(heap, request);
         if rung == 0 || left_behind.is_some() {
             self.step = Step::Others;
         }
         if let Some(relief) = left_behind {
             return relief;
         }
-        plain_ladder::first_relief(|| {
+        shared_steps::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
             relief

@@ -95,7 +95,7 @@ impl Policy for Compaction {
         PAGE
     }
 
-    fn annexes(&self) -> bool {
+    fn lends_to_pools(&self) -> bool {
         true
     }
 
@@ -154,7 +154,7 @@ impl Policy for Compaction {
             if request.size.get() <= sight::all(heap) {
                 self.needs.note(request.stream, request.size.max(PAGE));
             }
-            return Relief::Annex;
+            return Relief::Lend;
         }
         let is_deferring = heap.is_deferring();
         loop {

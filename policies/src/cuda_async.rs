@@ -27,7 +27,7 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
 
-use crate::plain_ladder;
+use crate::shared_steps;
 
 /// The maximum number of streams to try without a wait, because each try is a rung of the ladder.
 const MOST_TRIES: usize = 64;
@@ -98,7 +98,7 @@ impl CudaAsync {
             Some(Relief::Release { blocks, attempt: Attempt::AskFor(bytes) })
         };
         let take = || {
-            let found = plain_ladder::elsewhere(heap, request).first().map(|block| block.id);
+            let found = shared_steps::elsewhere(heap, request).first().map(|block| block.id);
             found.map(|block| Relief::Transfer { block, waits: true })
         };
         match core::mem::replace(&mut self.step, Step::GiveUp) {
@@ -162,9 +162,9 @@ impl Policy for CudaAsync {
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
             self.step =
-                Step::Luck(plain_ladder::elsewhere(heap, request).iter().rev().take(MOST_TRIES).map(|block| block.id).collect());
+                Step::Luck(shared_steps::elsewhere(heap, request).iter().rev().take(MOST_TRIES).map(|block| block.id).collect());
         }
-        plain_ladder::first_relief(|| {
+        shared_steps::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
             relief

@@ -34,7 +34,7 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
-use crate::plain_ladder;
+use crate::shared_steps;
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
@@ -250,14 +250,14 @@ impl Policy for RmmPool {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        let left_behind = plain_ladder::left_behind(heap, request);
+        let left_behind = shared_steps::left_behind(heap, request);
         if rung == 0 || left_behind.is_some() {
             self.step = Step::Begin;
         }
         if let Some(relief) = left_behind {
             return relief;
         }
-        plain_ladder::first_relief(|| {
+        shared_steps::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
             relief

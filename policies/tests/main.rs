@@ -1,10 +1,10 @@
 //! Tests of the policies: their laws, their mechanisms, and comparisons with the answers of real allocators.
 
-mod annexed_pools;
 mod at_address;
 mod compaction;
 mod every_nth_call;
 mod laws;
+mod lending;
 mod mechanisms;
 mod moving_handles;
 mod page_runs;

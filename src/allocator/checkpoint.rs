@@ -36,7 +36,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool is waiting for
     /// other streams; [`CheckpointError::Device`].
     pub fn checkpoint_pool(&mut self, id: PoolId) -> Result<PoolCheckpoint, CheckpointError> {
-        if self.profile.settles_before_saving {
+        if self.profile.flushes_before_saving {
             self.flush_deferred()?;
         }
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::UnknownPool(id))?;

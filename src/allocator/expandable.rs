@@ -124,7 +124,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let is_short = size < request.size && self.profile.gives_short_ranges_back;
         let returned = if is_short { self.device.unreserve(address, size) } else { Ok(()) };
         if is_short && returned.is_ok() {
-            self.taken.remove(address.0);
+            self.device_ranges.remove(address.0);
             return Ok(None);
         }
         // If the device cannot free the range, the allocator keeps it.
@@ -292,7 +292,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             // The device refuses to free addresses while anything is mapped there, including leftovers.
             self.release_leftovers()?;
             self.device.unreserve(DeviceAddress(base), Bytes(size))?;
-            self.taken.remove(base);
+            self.device_ranges.remove(base);
             self.reservations.remove(base);
             self.heap.remove_reservation(index);
         }

@@ -1,20 +1,20 @@
-//! The allocator: the path of a request from top to bottom.
+//! The allocator: it owns the heap, the device, the policy and the statistics, and orders the calls between them.
 //!
-//! The allocator rounds a request, finds a free block, and splits the block to size. If no free block fits, callbacks
-//! may free memory, and then the retry ladder begins ([`ladder`]). Blocks are freed in [`release`], immediately or
-//! after the events of other streams. The policy decides each step, the device carries it out, and the observer
-//! receives every entry, in PyTorch's order (spec 2.4, 7.4).
+//! A request is served in `allocate.rs`, from a free block or, if there is none, by the retry ladder in `ladder.rs`.
+//! Blocks become free in `free.rs`. The policy decides each step, the device carries it out, and the observer receives
+//! every entry, in PyTorch's order (spec 2.4, 7.4). Nothing else changes the heap, and no other module calls the device.
 
 mod adopt;
 mod allocate;
 mod allocation;
+mod captures;
 mod checkpoint;
 mod expandable;
+mod free;
 pub mod heap_check;
 mod ladder;
 mod own;
 mod pools;
-mod release;
 mod segments;
 mod view;
 
@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 
 use crate::block::{Block, BlockId, BlockState, NIL};
 use crate::device::{BackendError, DeviceBackend};
+use crate::device_ranges::{DeviceRanges, WrongAnswer};
 use crate::error::AllocError;
 use crate::heap::{Heap, TooManyStreams};
 use crate::pending::{Pending, StreamOrder};
@@ -30,7 +31,6 @@ use crate::policy::{Policy, PolicyFault};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
 use crate::stats::Stats;
-use crate::taken::{TakenRanges, WrongAnswer};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
@@ -54,7 +54,7 @@ pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     heap: Heap,
     pending: Pending<D::Event>,
     reservations: Reservations<D::Physical>,
-    taken: TakenRanges,
+    device_ranges: DeviceRanges,
     stats: Stats,
     total_memory: Bytes,
     callbacks: Vec<FreeMemoryCallback<D, P, O>>,
@@ -71,7 +71,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let order = if device.completes_by_handle() { StreamOrder::ByHandle } else { StreamOrder::Hashed(device.index()) };
         let (pending, reservations) = (Pending::new(order), Reservations::new());
         let heap = Heap::new(profile, total_memory);
-        let (taken, callbacks, identity) = (TakenRanges::default(), Vec::new(), Identity::new());
+        let (device_ranges, callbacks, identity) = (DeviceRanges::default(), Vec::new(), Identity::new());
         Allocator {
             device,
             policy,
@@ -80,7 +80,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             heap,
             pending,
             reservations,
-            taken,
+            device_ranges,
             stats,
             total_memory,
             callbacks,
@@ -116,7 +116,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !self.device.answers_are_checked() {
             return Ok(());
         }
-        self.taken.add(address.0, bytes.0).map_err(|problem| WrongAnswer { call, address, bytes, problem })
+        self.device_ranges.add(address.0, bytes.0).map_err(|problem| WrongAnswer { call, address, bytes, problem })
     }
 
     /// Tells the observer what happened to a block.
@@ -156,7 +156,7 @@ where
             heap: self.heap.clone(),
             pending: self.pending.clone(),
             reservations: self.reservations.clone(),
-            taken: self.taken.clone(),
+            device_ranges: self.device_ranges.clone(),
             stats: self.stats.clone(),
             total_memory: self.total_memory,
             callbacks: Vec::new(),

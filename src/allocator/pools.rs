@@ -26,7 +26,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// Requests are already routed to the pool, or [`Allocator::create_pool`] fails.
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
-        self.settle();
+        self.prepare_lending();
         self.route_to(id, filter)
     }
 
@@ -47,7 +47,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.end_capture(id)?;
         self.heap.private_pools_mut().end(id)?;
-        if self.profile.settles_at_pool_end && self.policy.reuses_in_captures() {
+        if self.profile.flushes_at_pool_end && self.policy.reuses_in_captures() {
             self.flush_deferred_of(id);
         }
         Ok(())
@@ -169,7 +169,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let (base, size) = (self.heap.arena.at(index).address, self.heap.arena.at(index).size);
             self.release_leftovers()?;
             self.device.unreserve(DeviceAddress(base), Bytes(size))?;
-            self.taken.remove(base);
+            self.device_ranges.remove(base);
             self.reservations.remove(base);
             self.heap.remove_reservation(index);
         }

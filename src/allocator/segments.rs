@@ -4,11 +4,11 @@ use super::Allocator;
 use super::expandable::Freed;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
+use crate::device_ranges::{AnswerProblem, WrongAnswer};
 use crate::error::AllocError;
 use crate::heap::{GrowsFrom, PoolSlot};
 use crate::policy::{Policy, Request};
 use crate::stats::Family;
-use crate::taken::{AnswerProblem, WrongAnswer};
 use crate::trace::{Observer, TraceAction};
 use crate::units::{Bytes, DeviceAddress};
 
@@ -32,8 +32,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         if is_expandable {
             let page = self.policy.page(request.pool);
-            if is_private && self.policy.annexes() {
-                return self.grow_and_annex(request, stream, page, has_handles);
+            if is_private && self.policy.lends_to_pools() {
+                return self.grow_and_lend(request, stream, page, has_handles);
             }
             return self.extend(request, stream, page, has_handles, GrowsFrom::default());
         }
@@ -124,7 +124,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
             self.device.free(DeviceAddress(address))?;
-            self.taken.remove(address);
+            self.device_ranges.remove(address);
             self.tell(TraceAction::SegmentFree, index, address, size);
             self.heap.detach(index);
             self.heap.remove_segment(index);

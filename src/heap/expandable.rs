@@ -8,16 +8,16 @@ use super::{Heap, PoolSlot};
 use crate::block::{Block, BlockId, BlockState, Marks};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
-/// The stamp of a settled block: a free block of the default pool that no pending work used when it was marked, or
+/// The stamp of a lendable block: a free block of the default pool that no pending work used when it was marked, or
 /// newly mapped memory. If part of the block is taken, or if it is joined with another block, it gets a different
 /// stamp.
-pub(crate) const SETTLED: u64 = u64::MAX;
+pub(crate) const LENDABLE: u64 = u64::MAX;
 
 /// The free blocks from which an expandable segment may grow, if it may not grow from any.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct GrowsFrom {
-    /// Whether only settled blocks count.
-    pub(crate) settled_only: bool,
+    /// Whether only lendable blocks count.
+    pub(crate) lendable_only: bool,
     /// The only address from which the segment may grow with handles.
     pub(crate) address: Option<u64>,
 }
@@ -66,7 +66,9 @@ impl Heap {
     /// unmapped block, or a free block of the same stream.
     pub(super) fn is_usable(&self, index: u32, unmapped: u32, from: GrowsFrom) -> bool {
         self.arena.get(index).is_some_and(|block| match block.state {
-            BlockState::Free => block.stream == self.arena.at(unmapped).stream && (!from.settled_only || block.stamp == SETTLED),
+            BlockState::Free => {
+                block.stream == self.arena.at(unmapped).stream && (!from.lendable_only || block.stamp == LENDABLE)
+            }
             BlockState::Unmapped => true,
             BlockState::Allocated | BlockState::Pending | BlockState::Detached => false,
         })

@@ -21,7 +21,7 @@ use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots};
 use crate::index::FreeIndex;
 use crate::profile::{Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
-pub(crate) use expandable::{GrowsFrom, SETTLED};
+pub(crate) use expandable::{GrowsFrom, LENDABLE};
 use own::OwnState;
 pub(crate) use own::handles::whole_pages;
 pub use own::handles::{GrowthView, HandleView, PartlyFreeView};
@@ -233,7 +233,7 @@ impl Heap {
         let before = free.resize(slots, index, rest);
         let low = vacant.split(slots, index, size);
         vacant.give_rank(slots, low);
-        free.settle(slots, before);
+        free.bin_displaced(slots, before);
         low
     }
 
@@ -334,7 +334,7 @@ impl Heap {
         block.stamp = stamp;
         let before = free.make_newest(index, size);
         count(Coalesced::of(own_size, absorbed, size, prev != NIL || next != NIL));
-        free.settle(slots, before);
+        free.bin_displaced(slots, before);
     }
 
     /// Makes a block free if its neighbours may belong to other streams, if the free blocks have a different order, or

@@ -28,7 +28,7 @@ impl Newest {
 }
 
 /// A block that is no longer the newest and not yet in its bin; [`NIL`] if there is none.
-pub(crate) struct Unsettled(u32);
+pub(crate) struct Displaced(u32);
 
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug)]
@@ -48,27 +48,28 @@ impl BySize {
     #[inline(always)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
         let before = self.make_newest(index, slots.at(index).size);
-        self.settle(slots, before);
+        self.bin_displaced(slots, before);
     }
 
-    /// Adds a block that has, or will have, `size` bytes. Returns the previous newest block, which must settle. The
-    /// caller settles it last, because that is a function call and all other steps are inlined.
+    /// Adds a block that has, or will have, `size` bytes. Returns the previous newest block, for
+    /// [`BySize::bin_displaced`]. The caller calls that last, because it is a function call and all other steps are
+    /// inlined.
     #[must_use]
     #[inline(always)]
-    pub(crate) fn make_newest(&mut self, index: u32, size: u64) -> Unsettled {
+    pub(crate) fn make_newest(&mut self, index: u32, size: u64) -> Displaced {
         let before = core::mem::replace(&mut self.newest, Newest { size, index });
         debug_assert!(before.index != index, "a block was added to the free index twice");
-        Unsettled(before.index)
+        Displaced(before.index)
     }
 
     /// Records that a block in the index will have `size` bytes. Must be called before the block's size, rank or
-    /// address changes. The returned block must settle, as in [`BySize::make_newest`].
+    /// address changes. Returns a block for [`BySize::bin_displaced`], as [`BySize::make_newest`] does.
     #[must_use]
     #[inline(always)]
-    pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) -> Unsettled {
+    pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) -> Displaced {
         if self.newest.index == index {
             self.newest.size = size;
-            Unsettled(NIL)
+            Displaced(NIL)
         } else {
             self.others.remove(slots, index);
             self.make_newest(index, size)
@@ -77,7 +78,7 @@ impl BySize {
 
     /// Moves the previous newest block into its bin.
     #[inline(always)]
-    pub(crate) fn settle(&mut self, slots: &mut [Block], Unsettled(before): Unsettled) {
+    pub(crate) fn bin_displaced(&mut self, slots: &mut [Block], Displaced(before): Displaced) {
         if before != NIL {
             self.others.insert(slots, before);
         }

@@ -87,8 +87,8 @@ pub enum Relief {
         attempt: Attempt,
     },
     /// Serve a private pool's request from free memory of the default pool that no pending work uses
-    /// ([`Policy::annexes`]), if there is any. This also works while a graph is captured.
-    Annex,
+    /// ([`Policy::lends_to_pools`]), if there is any. This also works while a graph is captured.
+    Lend,
     /// See [`Rung::BorrowFromPools`].
     Borrow,
     /// Move this entire free block of the request's pool to the request's stream, then split it as usual. Does nothing if
@@ -356,15 +356,15 @@ pub trait Policy {
     }
 
     /// Whether private pools take their memory from the default pool's expandable segments: free parts that no pending
-    /// work uses ([`Relief::Annex`]), or new memory, which is mapped there. A pool keeps the memory until it has no
+    /// work uses ([`Relief::Lend`]), or new memory, which is mapped there. A pool keeps the memory until it has no
     /// uses. This is for policies that put all blocks of a class into one collection and coalesce all adjacent free
     /// blocks.
-    fn annexes(&self) -> bool {
+    fn lends_to_pools(&self) -> bool {
         false
     }
 
     /// Whether the allocator waits for busy streams before requests are routed to a private pool, so that the pool may
-    /// use all free memory; it cannot wait while a graph is captured. Only asked if [`Policy::annexes`] is true. The
+    /// use all free memory; it cannot wait while a graph is captured. Only asked if [`Policy::lends_to_pools`] is true. The
     /// allocator stops asking after it has waited or broken handles 16 times since a private pool last had no free
     /// block for a request.
     fn waits_for_pools(&self, _heap: &Heap) -> bool {
@@ -439,7 +439,7 @@ pub trait Policy {
     }
 
     /// The stamp for a block of the pool that becomes free: the value of the policy's clock, if blocks age under the
-    /// policy. It must be less than `u64::MAX`, which marks blocks for [`Relief::Annex`].
+    /// policy. It must be less than `u64::MAX`, which marks blocks for [`Relief::Lend`].
     fn stamp(&self, _pool: PoolSlot) -> u64 {
         0
     }

@@ -55,10 +55,10 @@ pub struct Profile {
     /// capture.
     pub forgets_captured_uses: bool,
     /// Whether saving a pool first records the events of blocks that were freed during a capture.
-    pub settles_before_saving: bool,
+    pub flushes_before_saving: bool,
     /// Whether, with the setting graph_capture_record_stream_reuse, ending the routing to a pool records these events
     /// for the pool's blocks.
-    pub settles_at_pool_end: bool,
+    pub flushes_at_pool_end: bool,
     /// Whether, with the setting graph_capture_record_stream_reuse, the release reuses blocks during a capture when
     /// the graph makes their stream wait for the other streams (spec 3.8).
     pub reuses_by_graph: bool,
@@ -247,14 +247,14 @@ impl Profile {
             same.expands_private_pools = other.expands_private_pools;
             same.forgets_captured_uses = other.forgets_captured_uses;
             same.reuses_by_graph = other.reuses_by_graph;
-            same.settles_at_pool_end = other.settles_at_pool_end;
+            same.flushes_at_pool_end = other.flushes_at_pool_end;
             same.borrows_last = other.borrows_last;
             same.oldest_routing_decides = other.oldest_routing_decides;
             same.counts_failed_routings = other.counts_failed_routings;
         }
         if !scope.checkpoints {
             same.restores_grown_segments = other.restores_grown_segments;
-            same.settles_before_saving = other.settles_before_saving;
+            same.flushes_before_saving = other.flushes_before_saving;
         }
         if !scope.one_division {
             same.rounds_by_one_division = other.rounds_by_one_division;

@@ -232,12 +232,12 @@ impl Beyond {
     }
 
     /// Records that `amount` is no longer waiting.
-    pub(super) fn settle(&mut self, class: PoolClass, amount: i64, allocated: &Counters) {
+    pub(super) fn stop_waiting(&mut self, class: PoolClass, amount: i64, allocated: &Counters) {
         self.levels.each_of(class, |stat| stat.decrease(amount));
         let StatSet { all, small, large } = &self.levels;
         let differences = all.current | small.current | large.current;
         if differences < 0 && !self.is_odd {
-            // More has settled than was waiting, so recompute all values.
+            // More has stopped waiting than was waiting, so recompute all values.
             self.change(&mut allocated.clone(), |_, _| {});
         }
         self.is_apart = self.is_odd || differences != 0;

@@ -222,9 +222,9 @@ impl Stats {
     }
 
     /// Counts that a waiting block is now free.
-    pub(crate) fn count_settled(&mut self, class: PoolClass, size: i64, requested: i64) {
-        self.active[0].settle(class, 1, &self.families[Family::Allocation as usize]);
-        self.active[1].settle(class, size, &self.families[Family::AllocatedBytes as usize]);
+    pub(crate) fn count_waited(&mut self, class: PoolClass, size: i64, requested: i64) {
+        self.active[0].stop_waiting(class, 1, &self.families[Family::Allocation as usize]);
+        self.active[1].stop_waiting(class, size, &self.families[Family::AllocatedBytes as usize]);
         self.families[Family::RequestedBytes as usize].subtract(class, requested);
         self.note_apart();
     }
@@ -462,7 +462,7 @@ mod tests {
                     }
                     6 => {
                         if let Some((class, size)) = waiting.pop() {
-                            stats.count_settled(class, size, size);
+                            stats.count_waited(class, size, size);
                             change(&mut plain[2..], class, [1, size], Stat::decrease);
                         }
                     }

@@ -38,9 +38,9 @@ pub struct ReleaseRules {
     /// Whether a use recorded during a capture is forgotten if the block is freed during it.
     pub forgets_captured_uses: bool,
     /// Whether saving a pool first records the events of deferred blocks.
-    pub settles_before_saving: bool,
+    pub flushes_before_saving: bool,
     /// Whether, with graph_capture_record_stream_reuse, the end of a routing records these events for its pool.
-    pub settles_at_pool_end: bool,
+    pub flushes_at_pool_end: bool,
     /// Whether pools that serve when memory runs out are tried last.
     pub borrows_last: bool,
     /// Whether these pools serve other requests from expandable segments.
@@ -137,8 +137,8 @@ impl ReleaseRules {
             restores_grown_segments: minor >= 11,
             expands_private_pools: minor >= 5,
             forgets_captured_uses: minor >= 4,
-            settles_before_saving: minor >= 4,
-            settles_at_pool_end: minor >= 12,
+            flushes_before_saving: minor >= 4,
+            flushes_at_pool_end: minor >= 12,
             borrows_last: minor < 11,
             borrows_expandable: minor < 10,
             oldest_routing_decides: minor < 10,

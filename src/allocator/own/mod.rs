@@ -7,14 +7,14 @@
 //!   move to other addresses.
 //! - `handles.rs`: handles of several sizes, which move as a whole or are broken, so that the free part serves requests.
 //! - `ends.rs`: a request gets the high end of a block, or a part from an offset, and what is before it stays free.
-//! - `annex.rs`: private pools take idle memory of the default pool.
+//! - `lending.rs`: private pools take idle memory of the default pool.
 //!
 //! All of them keep the rule of the core: every answer of the policy is checked before anything changes, and after an
 //! error nothing is lost. Memory that a captured graph may write to never moves.
 
-mod annex;
 mod ends;
 mod handles;
+mod lending;
 mod transfer;
 
 use super::Allocator;
@@ -87,7 +87,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 // The part has not coalesced, so it is handed out as it is.
                 return Ok(moved.map(|index| Found { take: Some(Take::Whole), ..Found::new(index, request) }));
             }
-            Relief::Annex => self.annex(request, stream_slot),
+            Relief::Lend => self.lend(request, stream_slot),
             Relief::Transfer { block, waits } => self.transfer(request, stream_slot, block, waits)?,
             Relief::TransferAll { from } => self.transfer_all(request, stream_slot, from).map(|()| None)?,
             Relief::Provide { bytes, stream } => self.provide(request, bytes, stream).map(|()| None)?,

@@ -2,7 +2,7 @@
 //! than their segment, and parts of segments in other pools.
 
 pub(super) mod handles;
-mod settled;
+mod lending;
 mod untouched;
 
 use alloc::collections::BTreeMap;

@@ -51,7 +51,7 @@ enum OwnStep {
     /// Releases this many releasable blocks, starting with the first.
     Release(usize),
     /// Takes free memory from the default pool for a private one.
-    Annex,
+    Lend,
     Borrow,
     Wait,
 }
@@ -82,7 +82,7 @@ pub(super) struct Drawn {
     rungs: Vec<OwnStep>,
     profile: &'static Profile,
     /// Whether private pools may take the default pool's memory.
-    annexes: bool,
+    lends_to_pools: bool,
 }
 
 impl Drawn {
@@ -125,10 +125,10 @@ impl Drawn {
         };
         let rungs: Vec<OwnStep> = rungs;
         // Some policies take only new memory.
-        let annexes = of(&[0, 0, 1]) == 1;
-        let first = (annexes && of(&[0, 1, 1]) == 1).then_some(OwnStep::Annex);
+        let lends_to_pools = of(&[0, 0, 1]) == 1;
+        let first = (lends_to_pools && of(&[0, 1, 1]) == 1).then_some(OwnStep::Lend);
         let rungs = first.into_iter().chain(rungs.into_iter().map(with_handles)).collect();
-        Drawn { unit, segment, pages, handle, takes_high_end, is_expandable, small, fit, cutting, rungs, profile, annexes }
+        Drawn { unit, segment, pages, handle, takes_high_end, is_expandable, small, fit, cutting, rungs, profile, lends_to_pools }
     }
 
     /// Returns the same policy, without expandable segments unless `holds` is true.
@@ -148,7 +148,7 @@ impl Drawn {
             drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, OwnStep::Move(most) if *most > 1))
         };
         let moves_parts = |drawn: &Drawn| transfers(drawn) && drawn.is_expandable[1];
-        let annexes = |drawn: &Drawn| drawn.is_expandable[1] && matches!(drawn.rungs.first(), Some(OwnStep::Annex));
+        let lends_to_pools = |drawn: &Drawn| drawn.is_expandable[1] && matches!(drawn.rungs.first(), Some(OwnStep::Lend));
         let those = |which: &dyn Fn(&Drawn) -> bool| -> Vec<u64> {
             (0..).filter(|&seed| which(&Drawn::new(seed))).take(MOVERS).collect()
         };
@@ -157,7 +157,7 @@ impl Drawn {
             those(&remaps),
             those(&moves_handles),
             those(&moves_parts),
-            those(&annexes),
+            those(&lends_to_pools),
         ]
         .concat()
     }
@@ -220,7 +220,7 @@ impl Drawn {
                 if most % 2 == 0 { Relief::Move { handles } } else { Relief::Replace { handles } }
             }
             OwnStep::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
-            OwnStep::Annex => Relief::Annex,
+            OwnStep::Lend => Relief::Lend,
             OwnStep::Borrow => Relief::Borrow,
             OwnStep::Wait => Relief::Wait,
         }
@@ -257,8 +257,8 @@ impl Policy for Drawn {
         self.handle.map(|handle| Bytes(handle.next_multiple_of(page)))
     }
 
-    fn annexes(&self) -> bool {
-        self.annexes
+    fn lends_to_pools(&self) -> bool {
+        self.lends_to_pools
     }
 
     /// This is decided by an existing draw, so that the other draws stay the same.
@@ -420,7 +420,7 @@ impl Policy for Wrong {
         if self.is_right() == (size <= Bytes::mib(1)) { PoolClass::Small } else { PoolClass::Large }
     }
 
-    fn annexes(&self) -> bool {
+    fn lends_to_pools(&self) -> bool {
         self.below(2) == 0
     }
 
@@ -508,7 +508,7 @@ impl Policy for Wrong {
                 None => Relief::Borrow,
             },
             17 => Relief::TransferAll { from: self.stream(heap, request) },
-            21 => Relief::Annex,
+            21 => Relief::Lend,
             19 => Relief::Move { handles: self.handles(heap) },
             20 => Relief::Replace { handles: self.handles(heap) },
             18 => Relief::Provide { bytes: self.size(16 * MIB), stream: self.stream(heap, request) },

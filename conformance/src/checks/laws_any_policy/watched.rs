@@ -295,7 +295,7 @@ impl Wrapper for Watched {
             Relief::ReuseAt { block, offset } => {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
             }
-            Relief::Annex | Relief::Borrow | Relief::Rescue { .. } | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
+            Relief::Lend | Relief::Borrow | Relief::Rescue { .. } | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
             Relief::Done => {
                 reached.refusals += 1;
                 // Ask once more, as the allocator does after a callback has freed something.

@@ -40,7 +40,7 @@ impl Reference {
             return Err(PoolError::NotRouted(id));
         }
         self.routings.retain(|(routed, _)| *routed != id);
-        if self.rules.settles_at_pool_end && self.settings.graph_capture_record_stream_reuse {
+        if self.rules.flushes_at_pool_end && self.settings.graph_capture_record_stream_reuse {
             self.flush_deferred_of(id);
         }
         Ok(())
@@ -237,7 +237,7 @@ impl Reference {
 
     /// Saves a pool.
     pub fn save(&mut self, pool: PoolId) -> Result<Saved, CheckpointError> {
-        if self.rules.settles_before_saving {
+        if self.rules.flushes_before_saving {
             self.flush_deferred()?;
         }
         if !self.has_pool(pool) {

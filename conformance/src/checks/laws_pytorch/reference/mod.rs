@@ -451,7 +451,7 @@ mod tests {
     const RULES: [(&str, Take); 21] = rules![
         tie_break rounds_by_one_division limit_rounding limits_whole_memory asks_for_total deferral asks_after_refusal oom_words
         expandable_hint gives_short_ranges_back counts_private_pools restores_grown_segments expands_private_pools
-        forgets_captured_uses settles_before_saving settles_at_pool_end borrows_last borrows_expandable oldest_routing_decides
+        forgets_captured_uses flushes_before_saving flushes_at_pool_end borrows_last borrows_expandable oldest_routing_decides
         counts_failed_routings forgets_no_split
     ];
     const OTHERS: [(&str, Take); 5] = rules![name dialect handle_types counts_rejections shows];

@@ -2,34 +2,34 @@
 //!
 //! A part that another pool takes over is unlinked from the segment's chain and becomes a separate chain, as do the
 //! blocks before and after it. All blocks of a chain therefore belong to one pool, and neighbours coalesce by the usual
-//! rule. When the part is returned, the chains are linked again. Only settled memory may change pools ([`SETTLED`]).
+//! rule. When the part is returned, the chains are linked again. Only lendable memory may change pools ([`LENDABLE`]).
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::MOST_WAITS;
 use crate::block::{Block, BlockState, NIL};
-use crate::heap::expandable::{GrowsFrom, SETTLED};
+use crate::heap::expandable::{GrowsFrom, LENDABLE};
 use crate::heap::{Heap, PoolSlot};
 use crate::policy::Request;
 use crate::units::{DeviceAddress, StreamId};
 
 impl Heap {
-    /// Marks the free blocks of expandable segments as settled if they belong to the default pool and to streams
+    /// Marks the free blocks of expandable segments as lendable if they belong to the default pool and to streams
     /// without work.
-    pub(crate) fn mark_settled(&mut self, is_idle: &[bool]) {
+    pub(crate) fn mark_lendable(&mut self, is_idle: &[bool]) {
         for index in self.free_expandable() {
             let block = self.arena.at_mut(index);
             if PoolSlot(block.pool).pool_number() == 0 && is_idle.get(usize::from(block.stream)) == Some(&true) {
-                block.stamp = SETTLED;
+                block.stamp = LENDABLE;
             }
         }
     }
 
-    /// The settled blocks of one of the default pool's collections.
-    pub(crate) fn settled(&self, pool: PoolSlot) -> impl Iterator<Item = (u32, &Block)> {
+    /// The lendable blocks of one of the default pool's collections.
+    pub(crate) fn lendable(&self, pool: PoolSlot) -> impl Iterator<Item = (u32, &Block)> {
         let free = self.free_blocks(pool).map(|block| block.id.index);
-        free.map(|index| (index, self.arena.at(index))).filter(|(_, block)| block.stamp == SETTLED && block.is_expandable())
+        free.map(|index| (index, self.arena.at(index))).filter(|(_, block)| block.stamp == LENDABLE && block.is_expandable())
     }
 
     /// The last block of each chain of a private pool and a stream.
@@ -89,9 +89,9 @@ impl Heap {
         self.own.has_parts_elsewhere
     }
 
-    /// Where the default pool's segment of a stream grows for `size` bytes: the settled and unmapped addresses
+    /// Where the default pool's segment of a stream grows for `size` bytes: the lendable and unmapped addresses
     /// starting there. `None` if new addresses must be reserved.
-    pub(crate) fn settled_growth(
+    pub(crate) fn lendable_growth(
         &self,
         pool: PoolSlot,
         stream: StreamId,
@@ -134,8 +134,8 @@ impl Heap {
         self.own.waits_left = self.own.waits_left.saturating_sub(1);
     }
 
-    /// The settled block for a private pool's request, and the number of bytes that it lacks.
-    pub(crate) fn find_settled(&self, request: &Request, stream_slot: u16) -> Option<(u32, u64)> {
+    /// The lendable block for a private pool's request, and the number of bytes that it lacks.
+    pub(crate) fn find_lendable(&self, request: &Request, stream_slot: u16) -> Option<(u32, u64)> {
         let size = request.size.0;
         let home = PoolSlot::default_pool(request.pool.class());
         let ends = self.chain_ends(request.pool, stream_slot).map(|end| {
@@ -143,11 +143,11 @@ impl Heap {
             (DeviceAddress(end.address + end.size), size.saturating_sub(free))
         });
         let ends: Vec<_> = ends.collect();
-        let extends = self.settled(home).filter_map(|(index, block)| {
+        let extends = self.lendable(home).filter_map(|(index, block)| {
             let (_, missing) = ends.iter().find(|(end, _)| end.0 == block.address)?;
             (*missing > 0 && block.size >= *missing).then_some((index, *missing))
         });
-        let fits = self.settled(home).filter(|(_, block)| block.size >= size);
+        let fits = self.lendable(home).filter(|(_, block)| block.size >= size);
         let largest = fits.max_by_key(|(_, block)| (block.size, core::cmp::Reverse(block.address)));
         extends
             .min_by_key(|&(index, missing)| (missing, self.arena.at(index).address))

@@ -1,5 +1,5 @@
 //! Private pools that take their memory, cached or new, from the default pool's expandable segments
-//! ([`Policy::annexes`]). In PyTorch, private pools have separate segments.
+//! ([`Policy::lends_to_pools`]). In PyTorch, private pools have separate segments.
 //!
 //! A program may replay a graph on any stream at any time, and the allocator cannot wait while the graph is captured.
 //! A private pool therefore only takes memory that no pending work uses: newly mapped memory, and memory that was free
@@ -12,7 +12,7 @@ use crate::allocator::Allocator;
 use crate::block::{Block, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
-use crate::heap::{GrowsFrom, PoolSlot, SETTLED};
+use crate::heap::{GrowsFrom, LENDABLE, PoolSlot};
 use crate::policy::{Policy, Request};
 use crate::trace::Observer;
 use crate::units::Bytes;
@@ -34,10 +34,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// back the free memory of pools without uses. Then marks the memory that the new pool may take. A stream counts
     /// as busy unless the device reports that it is idle. The allocator waits for a busy stream only if the policy
     /// says so ([`Policy::waits_for_pools`]).
-    pub(in crate::allocator) fn settle(&mut self) {
+    pub(in crate::allocator) fn prepare_lending(&mut self) {
         // If requests are already being routed, a stream may be in a capture, which a query would invalidate.
         let may_capture = self.heap.is_deferring() || self.heap.private_pools().is_recording();
-        if !self.policy.annexes() || may_capture {
+        if !self.policy.lends_to_pools() || may_capture {
             return;
         }
         let waits = self.heap.may_wait_for_pools() && self.policy.waits_for_pools(&self.heap);
@@ -59,7 +59,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if has_waited {
             self.heap.note_waited_for_pools();
         }
-        self.heap.mark_settled(&is_idle);
+        self.heap.mark_lendable(&is_idle);
     }
 
     /// Frees all pending blocks, because all streams are idle, and breaks the handles that the policy names. Returns
@@ -125,14 +125,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Serves a private pool's request from settled memory: grows the pool's segment that needs the fewest bytes at
-    /// its end, or starts a new segment in the largest settled block. Returns a free block.
-    pub(super) fn annex(&mut self, request: &Request, stream_slot: u16) -> Option<u32> {
-        if request.pool.pool_number() == 0 || !self.policy.annexes() {
+    /// Serves a private pool's request from lendable memory: grows the pool's segment that needs the fewest bytes at
+    /// its end, or starts a new segment in the largest lendable block. Returns a free block.
+    pub(super) fn lend(&mut self, request: &Request, stream_slot: u16) -> Option<u32> {
+        if request.pool.pool_number() == 0 || !self.policy.lends_to_pools() {
             return None;
         }
-        let (index, bytes) = self.heap.find_settled(request, stream_slot)?;
-        Some(self.cut_out(index, bytes, SETTLED, request, stream_slot))
+        let (index, bytes) = self.heap.find_lendable(request, stream_slot)?;
+        Some(self.cut_out(index, bytes, LENDABLE, request, stream_slot))
     }
 
     /// Splits the low `bytes` bytes from a free block for the request's pool, and coalesces them with the free memory
@@ -156,7 +156,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Maps new memory where the default pool's segment grows, and serves the request from it.
-    pub(in crate::allocator) fn grow_and_annex(
+    pub(in crate::allocator) fn grow_and_lend(
         &mut self,
         request: &Request,
         stream: u16,
@@ -170,8 +170,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if has_handles && missing.unwrap_or(size) > left {
             return Ok(None);
         }
-        let from = GrowsFrom { settled_only: true, address: from };
-        let run = self.heap.settled_growth(home.pool, home.stream, size, has_handles, from);
+        let from = GrowsFrom { lendable_only: true, address: from };
+        let run = self.heap.lendable_growth(home.pool, home.stream, size, has_handles, from);
         let Some(index) = self.extend(&home, slot, page, has_handles, from)? else { return Ok(None) };
         // The new memory has coalesced with adjacent free memory, which pending work may still use.
         let Block { address, size, .. } = *self.heap.arena.at(index);
@@ -185,7 +185,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let low = self.heap.take_low_end(index, before, stamp);
             self.heap.attach(low, stamp);
         }
-        let rest = if end == address + size { SETTLED } else { stamp };
+        let rest = if end == address + size { LENDABLE } else { stamp };
         // Do this immediately: at this point, adjacent blocks are free.
         let part = self.cut_out(index, home.size.0, rest, request, stream);
         if self.heap.arena.at(part).size < request.size.0 {
@@ -219,7 +219,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// any address if this is `None`. Returns `None` if the segment cannot grow there, or if new addresses must be
     /// reserved.
     fn missing_from(&mut self, home: &Request, from: Option<u64>) -> Option<u64> {
-        let from = GrowsFrom { settled_only: true, address: from };
+        let from = GrowsFrom { lendable_only: true, address: from };
         self.heap.find_growth(home.pool, home.stream, self.policy.growth(home).0, from).map(|place| place.missing)
     }
 

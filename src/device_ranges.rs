@@ -58,11 +58,11 @@ impl core::error::Error for WrongAnswer {}
 
 /// The ranges that the allocator holds, by first byte. They do not overlap.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct TakenRanges {
+pub(crate) struct DeviceRanges {
     by_start: BTreeMap<u64, u64>,
 }
 
-impl TakenRanges {
+impl DeviceRanges {
     /// Adds a range.
     ///
     /// # Errors

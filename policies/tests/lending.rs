@@ -33,7 +33,7 @@ impl Policy for Toy {
         true
     }
 
-    fn annexes(&self) -> bool {
+    fn lends_to_pools(&self) -> bool {
         true
     }
 
@@ -58,7 +58,7 @@ impl Policy for Toy {
 
     fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
         match rung {
-            0 => Relief::Annex,
+            0 => Relief::Lend,
             1 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
             2 => Relief::Wait,
             3 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
