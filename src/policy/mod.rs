@@ -303,14 +303,15 @@ with_wrapper! {
 /// The rules of allocation. A policy decides and never acts.
 ///
 /// It must be deterministic: the same sequence of calls gets the same answers, without a clock or randomness.
+///
+/// Five methods are required: a name, [`round`](Policy::round), [`classify`](Policy::classify),
+/// [`place`](Policy::place) and [`splits`](Policy::splits). The methods up to
+/// [`max_split_size`](Policy::max_split_size) are decisions that PyTorch's allocator makes too. Those from
+/// [`relieve`](Policy::relieve) on are for policies that do what PyTorch does not; PyTorch's policy implements none of
+/// them.
 pub trait Policy {
     /// The policy's name, for error messages.
     fn name(&self) -> &'static str;
-
-    /// The PyTorch release whose flow carries out the decisions. The allocator asks only once, when it is created.
-    fn profile(&self) -> &'static Profile {
-        &Profile::PYTORCH_2_11
-    }
 
     /// The size in bytes of the block for a request of `requested` bytes (at least 1); `None` if it exceeds
     /// 64 bits.
@@ -318,6 +319,19 @@ pub trait Policy {
 
     /// The collection of their pool to which blocks of `size` bytes belong: small or large.
     fn classify(&self, size: Bytes) -> PoolClass;
+
+    /// Finds a free block, or states how large a new segment must be. The allocator asks again for the same request if
+    /// a callback has freed memory, and on [`Rung::ReuseFreed`].
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
+
+    /// Whether to split a block of `whole` bytes, reused or new, at the request's size. Only asked about blocks that
+    /// are larger than the request. The remainder becomes free.
+    fn splits(&self, whole: Bytes, request: &Request) -> bool;
+
+    /// The PyTorch release whose flow carries out the decisions. The allocator asks only once, when it is created.
+    fn profile(&self) -> &'static Profile {
+        &Profile::PYTORCH_2_11
+    }
 
     /// Whether new memory for the pool is taken in expandable segments.
     fn is_expandable(&self, _pool: PoolSlot) -> bool {
@@ -333,6 +347,74 @@ pub trait Policy {
     /// rounding up to pages.
     fn reservation(&self, total: Bytes) -> Bytes {
         total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX)
+    }
+
+    /// Whether to refuse to take another `size` bytes from a device with `total` bytes, without asking the device
+    /// ([`crate::AllocError::Rejected`]).
+    fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {
+        false
+    }
+
+    /// The rungs of the retry ladder, in order.
+    fn ladder(&self) -> &'static [Rung] {
+        Rung::PLAIN
+    }
+
+    /// The blocks to release before the device is asked for memory ([`Rung::CollectGarbage`]), in this order.
+    fn garbage(&mut self, _heap: &Heap) -> Vec<BlockId> {
+        Vec::new()
+    }
+
+    /// The blocks to release because the device has refused ([`Rung::ReleaseOversize`]), in this order, and whether to
+    /// ask the device again.
+    fn oversize(&self, _heap: &Heap, _request: &Request) -> (Vec<BlockId>, Attempt) {
+        (Vec::new(), Attempt::No)
+    }
+
+    /// The blocks to release when the program empties the cache, in this order.
+    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
+        heap.releasable()
+    }
+
+    /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, or blocks of private
+    /// pools in use. In both cases, a graph can lose memory that it expects.
+    fn releases_during_captures(&self) -> bool {
+        false
+    }
+
+    /// Whether blocks may be reused during a capture when the graph makes their stream wait for the other streams
+    /// (spec 3.8). This also requires a release that does this, and a device that knows its graphs
+    /// ([`crate::device::DeviceBackend::capture`]).
+    fn reuses_in_captures(&self) -> bool {
+        false
+    }
+
+    /// The stamp for a block of the pool that becomes free: the value of the policy's clock, if blocks age under the
+    /// policy. It must be less than `u64::MAX`, which marks blocks for [`Relief::Lend`].
+    fn stamp(&self, _pool: PoolSlot) -> u64 {
+        0
+    }
+
+    /// Whether the statistics count a block or segment of `size` bytes as oversize.
+    fn is_oversize(&self, _size: Bytes) -> bool {
+        false
+    }
+
+    /// The statistic `max_split_size`, in bytes; -1 for unlimited.
+    fn max_split_size(&self) -> i64 {
+        -1
+    }
+
+    /// The policy's own next step for the request ([`Rung::Own`]). `turn` counts the steps for which the allocator has
+    /// asked since the request began: it is 0 for the first one.
+    fn relieve(&mut self, _heap: &Heap, _request: &Request, _turn: u32) -> Relief {
+        Relief::Done
+    }
+
+    /// Whether the request gets the high end of a block that is split for it, so that the low part stays free. Asked
+    /// after [`Policy::place`]. A part that [`Relief::TransferPart`] moves is always the low end.
+    fn takes_high_end(&self, _request: &Request) -> bool {
+        false
     }
 
     /// Whether every mapping gets a new range of addresses, so that no expandable segment is extended and no gap in one
@@ -376,82 +458,6 @@ pub trait Policy {
     /// captured. The allocator ignores an answer that it cannot carry out.
     fn breaks_for_pools(&self, _heap: &Heap) -> Vec<DeviceAddress> {
         Vec::new()
-    }
-
-    /// Whether to refuse to take another `size` bytes from a device with `total` bytes, without asking the device
-    /// ([`crate::AllocError::Rejected`]).
-    fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {
-        false
-    }
-
-    /// Finds a free block, or states how large a new segment must be. The allocator asks again for the same request if
-    /// a callback has freed memory, and on [`Rung::ReuseFreed`].
-    fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
-
-    /// Whether to split a block of `whole` bytes, reused or new, at the request's size. Only asked about blocks that
-    /// are larger than the request. The remainder becomes free.
-    fn splits(&self, whole: Bytes, request: &Request) -> bool;
-
-    /// Whether the request gets the high end of a block that is split for it, so that the low part stays free. Asked
-    /// after [`Policy::place`]. A part that [`Relief::TransferPart`] moves is always the low end.
-    fn takes_high_end(&self, _request: &Request) -> bool {
-        false
-    }
-
-    /// The rungs of the retry ladder, in order.
-    fn ladder(&self) -> &'static [Rung] {
-        Rung::PLAIN
-    }
-
-    /// The blocks to release before the device is asked for memory ([`Rung::CollectGarbage`]), in this order.
-    fn garbage(&mut self, _heap: &Heap) -> Vec<BlockId> {
-        Vec::new()
-    }
-
-    /// The blocks to release because the device has refused ([`Rung::ReleaseOversize`]), in this order, and whether to
-    /// ask the device again.
-    fn oversize(&self, _heap: &Heap, _request: &Request) -> (Vec<BlockId>, Attempt) {
-        (Vec::new(), Attempt::No)
-    }
-
-    /// The policy's own next step for the request ([`Rung::Own`]). `turn` counts the steps for which the allocator has
-    /// asked since the request began: it is 0 for the first one.
-    fn relieve(&mut self, _heap: &Heap, _request: &Request, _turn: u32) -> Relief {
-        Relief::Done
-    }
-
-    /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, or blocks of private
-    /// pools in use. In both cases, a graph can lose memory that it expects.
-    fn releases_during_captures(&self) -> bool {
-        false
-    }
-
-    /// Whether blocks may be reused during a capture when the graph makes their stream wait for the other streams
-    /// (spec 3.8). This also requires a release that does this, and a device that knows its graphs
-    /// ([`crate::device::DeviceBackend::capture`]).
-    fn reuses_in_captures(&self) -> bool {
-        false
-    }
-
-    /// The blocks to release when the program empties the cache, in this order.
-    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
-        heap.releasable()
-    }
-
-    /// The stamp for a block of the pool that becomes free: the value of the policy's clock, if blocks age under the
-    /// policy. It must be less than `u64::MAX`, which marks blocks for [`Relief::Lend`].
-    fn stamp(&self, _pool: PoolSlot) -> u64 {
-        0
-    }
-
-    /// Whether the statistics count a block or segment of `size` bytes as oversize.
-    fn is_oversize(&self, _size: Bytes) -> bool {
-        false
-    }
-
-    /// The statistic `max_split_size`, in bytes; -1 for unlimited.
-    fn max_split_size(&self) -> i64 {
-        -1
     }
 } own {
     /// The policy itself, if it is PyTorch's. A program that has the policy behind a pointer and runs many events can

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::MOST_WAITS;
+use super::state::MOST_WAITS;
 use crate::block::{Block, BlockState, NIL};
 use crate::heap::expandable::{GrowsFrom, LENDABLE};
 use crate::heap::{Heap, PoolSlot};

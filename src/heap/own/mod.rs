@@ -3,50 +3,13 @@
 
 pub(super) mod handles;
 mod lending;
+pub(super) mod state;
 mod untouched;
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::block::{Block, BlockState, NIL};
 use crate::heap::{Heap, PoolSlot};
-use crate::units::Bytes;
-use untouched::Untouched;
-
-/// The number of times that a policy may wait before requests are routed to private pools. The count is reset whenever
-/// a pool has no free block for a request, so a program that only reuses its pools stops waiting
-/// ([`Policy::waits_for_pools`](crate::policy::Policy::waits_for_pools)).
-const MOST_WAITS: u32 = 16;
-
-/// The state of these mechanisms. Under PyTorch's rules, it never changes.
-#[derive(Clone, Debug)]
-pub(super) struct OwnState {
-    /// Whether blocks of one segment may belong to different streams.
-    pub(super) mixes_streams: bool,
-    /// Whether any part of an expandable segment has ever served another pool.
-    has_parts_elsewhere: bool,
-    /// How many more times the policy may wait before requests are routed to private pools.
-    waits_left: u32,
-    /// The handles that were mapped as a whole: first byte and bytes.
-    handles: BTreeMap<u64, u64>,
-    /// The memory that private pools have never handed out.
-    pub(super) untouched: Untouched,
-    /// The page size to which all expandable segments were refined.
-    refined_page: Option<Bytes>,
-}
-
-impl Default for OwnState {
-    fn default() -> OwnState {
-        OwnState {
-            mixes_streams: false,
-            has_parts_elsewhere: false,
-            waits_left: MOST_WAITS,
-            handles: BTreeMap::new(),
-            untouched: Untouched::default(),
-            refined_page: None,
-        }
-    }
-}
 
 impl Heap {
     /// Whether blocks of one segment may belong to different streams.
