@@ -240,7 +240,7 @@ fn below_the_verdict_is_where_the_change_begins() {
     let lines: Vec<&str> = run.out.lines().take(4).collect();
     let expected = [
         "too much: peak reserved 258.00 MiB (+122.00 MiB, +89.7 %) is above 138.72 MiB (--fail-above 2%); exit code 1",
-        "begins in step 9 (counted from 0): B reserves up to 198.00 MiB, A up to 96.00 MiB; at most 2.00 MiB of difference before",
+        "begins in step 9 (counted from 0): B reserves up to 198.00 MiB, A up to 96.00 MiB; before, they differ by at most 2.00 MiB",
         "at     entry 19 of B (step 9, 9.000 s after the first entry), B first exceeds A's peak: forward train.py:12 requests 140.00 MiB",
         "where  of the +122.00 MiB (+89.7 %): +120.00 MiB in forward train.py:12 (2 blocks in A, 2 in B)",
     ];

@@ -192,7 +192,7 @@ fn one_folder_says_why_a_rank_differs() {
     let lines: Vec<&str> = run.out.lines().take(4).collect();
     let expected = [
         "Rank 2 reserves 130.00 MiB, each of the other 3 100.00 MiB.",
-        "why    rank 2 is compared with rank 0, the nearest to the median of the others",
+        "why    rank 2 is compared with rank 0, whose memory is nearest to the median of the others",
         "at     entry 3 of rank 2, rank 2 first exceeds rank 0's peak: 30.00 MiB is requested (no stack is recorded)",
         "where  of the +30.00 MiB (+30.0 %): +30.00 MiB in blocks of 16 MiB to 32 MiB without a stack (0 blocks in rank 0, 1 in rank 2)",
     ];

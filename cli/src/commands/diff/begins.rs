@@ -52,8 +52,8 @@ fn begins(comparison: &Comparison, step: StepOnset, [a, b]: [&str; 2]) -> Row {
     let [of_a, of_b] = show_apart(step.a_bytes, step.b_bytes);
     let before = match step.before_bytes {
         None => "no earlier step is compared".to_owned(),
-        Some(0) => "no difference before".to_owned(),
-        Some(bytes) => format!("at most {} of difference before", show_bytes(bytes)),
+        Some(0) => "before, they do not differ".to_owned(),
+        Some(bytes) => format!("before, they differ by at most {}", show_bytes(bytes)),
     };
     ("begins", format!("in step {} ({counted}): {b} {verb} up to {of_b}, {a} up to {of_a}; {before}", step.step))
 }

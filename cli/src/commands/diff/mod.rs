@@ -396,7 +396,10 @@ fn rows(job: &Job) -> Vec<begins::Row> {
     match (&job.odd, job.ranks.first()) {
         (Some(odd), _) => {
             let (rank, typical) = (odd.rank, odd.typical);
-            let said = ("why", format!("rank {rank} is compared with rank {typical}, the nearest to the median of the others"));
+            let said = (
+                "why",
+                format!("rank {rank} is compared with rank {typical}, whose memory is nearest to the median of the others"),
+            );
             std::iter::once(said).chain(odd.why.clone()).collect()
         }
         (None, Some(worst)) => worst.begins.clone(),

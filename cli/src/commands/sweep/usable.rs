@@ -32,7 +32,7 @@ parkade_recording::names! {
 
 /// Explains the words in the table.
 pub(super) const LEGEND: &str = "in PyTorch: default and setting need only PyTorch, release needs a different release, enable needs \
-                                 parkade.enable (PyTorch 2.8 to 2.15), no: only the simulator has it";
+                                 parkade.enable (PyTorch 2.8 to 2.15), and no means that only the simulator has it";
 
 impl Usable {
     /// How PyTorch can use the policy of this name.
