@@ -42,10 +42,13 @@ use each::run_each;
 pub use in_process::all_printed as answer;
 pub use terminal::runner::Outcome;
 use terminal::runner::{self, run};
-use terminal::{output, outputs};
+use terminal::{memory_options, output, outputs};
 
 /// Notes that apply to all commands.
 const AFTER_HELP: &str = "\
+Ranks: advise, diagnose, report, stats, replay and verify take several recordings, or a folder with one for each rank; diff takes one \
+folder or two.
+
 Sizes: 16GiB, 16G, 7.2GiB and 512M are powers of 1024; 16GB and 512MB are powers of 1000; a number alone is bytes.
 
 Exit code: 0 success, 1 a check failed (something differs, or the program does not fit), 2 the command could not run, 3 the answer is \
@@ -182,7 +185,9 @@ fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
                     devices are capacities (-c H100-80GB,24GB)";
         return Err(program().error(ErrorKind::InvalidSubcommand, said));
     }
-    Cli::from_arg_matches(&program().try_get_matches_from(arguments)?)
+    let program = program();
+    let matches = program.clone().try_get_matches_from(arguments);
+    Cli::from_arg_matches(&matches.map_err(|error| memory_options::explain(error, &program, arguments))?)
 }
 
 #[cfg(test)]

@@ -38,7 +38,8 @@ fn what_no_setting_cures_is_said_with_what_is_missing() {
     let file = folder.recording("program.pickle", &reuses_a_part());
     let run = call(&["advise", "--all", &file, "--limit", "110MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
-    let first = "No setting helps: the program holds 120.00 MiB at once, and 110.00 MiB is available, 10.00 MiB too little\n";
+    let first =
+        "Capacity: the program holds 120.00 MiB at once, and 110.00 MiB is available, 10.00 MiB too little; no setting helps";
     assert!(run.out.starts_with(first), "{}", run.out);
     assert_eq!(json(&[&file, "--limit", "110MiB"]).1["verdict"], "capacity");
 }
@@ -226,7 +227,12 @@ fn what_cannot_be_advised_on_is_said_in_one_line() {
     }
     assert_eq!(call(&["advise", "--all", &file, "--limit", "many"]).code, 2);
     let tiny = call(&["advise", "--all", &file, "--capacity", "2MiB", "--settings", "", "--only"]);
-    assert!(tiny.code == 1 && tiny.out.starts_with("No setting helps"), "{}{}", tiny.out, tiny.err);
+    assert!(
+        tiny.code == 1 && tiny.out.starts_with("Capacity: ") && tiny.out.contains("; no setting helps"),
+        "{}{}",
+        tiny.out,
+        tiny.err
+    );
 }
 
 #[test]

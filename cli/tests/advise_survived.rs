@@ -34,7 +34,7 @@ fn where_nothing_helps_it_meets_the_errors_again_and_goes_on() {
     let file = surviving(&folder, "2GiB");
     let run = call(&[&["advise", "--all", &file, "--limit", "2GiB"], &ONLY[..]].concat());
     let out = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(run.code == 1 && out.contains("No setting helps: the program holds"), "{out}");
+    assert!(run.code == 1 && out.contains("Fragmentation: the program holds") && out.contains("; no setting helps"), "{out}");
     assert!(out.contains("; the program survives such errors: it continued after "), "{out}");
     let object = |command: &[&str]| -> Value { serde_json::from_str(&call(command).out).expect("an object") };
     let advised = object(&[&["advise", "--json", &file, "--limit", "2GiB"], &ONLY[..]].concat());

@@ -3,9 +3,10 @@
 //! For each recording, whole and cut where a tighter limit kills it: peaks, the limit that is assumed, how the run ended, where it failed,
 //! whether it fits and with which settings.
 
+use parkade_recording::Action;
 use serde_json::Value;
 
-use crate::common::{Folder, call, died_of_a_hole};
+use crate::common::*;
 
 /// The recordings that are compared whole: with and without an error, with several streams. The others take minutes.
 const RECORDINGS: [&str; 3] = ["deep_mlp.default", "gpt2_varlen.limit12_oom", "prefetch_streams.limit6"];
@@ -228,4 +229,21 @@ fn commands_agree_on_the_limit_that_garbage_collection_shows() {
     assert_eq!(compared["devices"][0]["a"]["mismatches"], 0, "diff");
     let text = call(&["verify", "--all", &file]).out;
     assert!(text.contains("a limit of 16.00 GiB is assumed, which the recording allows (--limit sets it)"), "{text}");
+}
+
+/// A run that no setting cures has the same verdict in both commands: the cause, that no setting helps, and what holds the most.
+#[test]
+fn a_run_that_no_setting_cures_has_one_verdict() {
+    let folder = Folder::new("agreement-no-cure");
+    // 1000 MiB are held when 420 more are requested of 1100.
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 1000 * MIB), entry(Action::Alloc, BASE, 1000 * MIB)];
+    trace.push(entry(Action::Oom, 100 << 20, 420 * MIB));
+    let file = folder.recording("full.pickle", &crate::common::recording(trace, vec![segment(vec![used(BASE, 1000 * MIB)])]));
+    let first = |args: &[&str]| call(args).out.lines().next().unwrap_or_default().to_lowercase();
+    let advised = first(&["advise", &file, "--limit", "1100MiB"]);
+    let diagnosed = first(&["diagnose", &file, "--limit", "1100MiB"]);
+    for said in [&advised, &diagnosed] {
+        let parts: Vec<&str> = said.split("; ").collect();
+        assert!(parts[0].starts_with("capacity: ") && parts.get(1) == Some(&"no setting helps"), "{said}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::*;
-use parkade_recording::{Action, DeviceRecording, Recording};
+use parkade_recording::{Action, Annotation, Block, BlockState, DeviceRecording, Frame, Recording, StackId};
 use serde_json::Value;
 
 fn shipped(name: &str) -> String {
@@ -49,7 +49,7 @@ fn a_bound_and_a_run_that_died() {
     let (died, survived) = (shipped("gpt2_varlen.limit12_oom"), shipped("gpt2_varlen.default"));
     let cases = [
         // A died, so the higher peak of B is not known to be growth.
-        (&[&*died, &survived, "--fail-above", "2%"][..], 3, "not_known", "is above 11.48 GiB (--fail-above 2%;", "A died"),
+        (&[&*died, &survived, "--fail-above", "2%"][..], 3, "not_known", "is above 11.48 GiB (--fail-above 2%), but", "A died"),
         (&[&died, &survived, "--fail-above", "50%"], 0, "holds", "is not above", "--fail-above 50%"),
         (&[&died, &survived, "--fail-above", "12GiB"], 1, "exceeded", "too much: peak reserved", "is above 12.00 GiB"),
         // B died: without the error it might have exceeded the bound.
@@ -190,4 +190,131 @@ fn the_verdict_names_its_device_and_one_file_has_a_short_answer() {
     let run = call(&["diff", &folder.recording("one.pickle", &holding(100))]);
     assert!(run.out.starts_with("Reserved memory peaks at 100.00 MiB at entry "), "{}", run.out);
     assert!(!run.out.contains("driver calls  ") && run.out.contains("--all"), "{}", run.out);
+}
+
+/// A program of steps, each of which holds one more block of so many MiB, requested at a line of `train.py`. `from_us` is the time
+/// at which it begins, so that two of them are not one run.
+fn steps_at_lines(blocks: &[(u64, u32)], from_us: u64, has_stacks: bool) -> Recording {
+    let mut made = recording(Vec::new(), Vec::new());
+    for (number, &(mebibytes, line)) in (0..).zip(blocks) {
+        let frame = made.stacks.intern_frame(Frame { filename: "train.py".into(), line, name: "forward".into() });
+        let stack = if has_stacks { made.stacks.intern_stack(&[frame]) } else { StackId::NONE };
+        let (address, bytes, time_us) = (BASE + (number << 30), mebibytes * MIB, from_us + 1_000_000 * number);
+        for action in [Action::SegmentAlloc, Action::Alloc] {
+            let mut taken = entry(action, address, bytes);
+            taken.stack = stack;
+            taken.set_time(Some(time_us));
+            made.devices[0].trace.push(taken);
+        }
+        let held = Block { address, size: bytes, requested: Some(bytes), state: BlockState::ActiveAllocated, stack };
+        made.devices[0].segments.push(segment(vec![held]));
+        made.annotations.extend(["START", "END"].map(|stage| Annotation {
+            name: "Optimizer.step#SGD.step".into(),
+            stage: stage.into(),
+            device: Some(0),
+            time_us: Some((time_us + 500_000).cast_signed()),
+        }));
+    }
+    made
+}
+
+/// Eight steps that both have, and three more.
+fn then(last: [(u64, u32); 3]) -> Vec<(u64, u32)> {
+    [&[(2, 9); 8][..], &last].concat()
+}
+
+fn before() -> Vec<(u64, u32)> {
+    then([(40, 11), (40, 12), (40, 12)])
+}
+
+fn after() -> Vec<(u64, u32)> {
+    then([(42, 11), (140, 12), (60, 12)])
+}
+
+#[test]
+fn below_the_verdict_is_where_the_change_begins() {
+    let folder = Folder::new("diff-begins");
+    let before = folder.recording("before.pickle", &steps_at_lines(&before(), 1_000_000, true));
+    let after = folder.recording("after.pickle", &steps_at_lines(&after(), 2_000_000_000, true));
+    let run = call(&["diff", &before, &after, "--fail-above", "2%"]);
+    let lines: Vec<&str> = run.out.lines().take(4).collect();
+    let expected = [
+        "too much: peak reserved 258.00 MiB (+122.00 MiB, +89.7 %) is above 138.72 MiB (--fail-above 2%); exit code 1",
+        "begins in step 9 (counted from 0): B reserves up to 198.00 MiB, A up to 96.00 MiB; before, they differ by at most 2.00 MiB",
+        "at     entry 19 of B (step 9, 9.000 s after the first entry), B first exceeds A's peak: forward train.py:12 requests 140.00 MiB",
+        "where  of the +122.00 MiB (+89.7 %): +120.00 MiB in forward train.py:12 (2 blocks in A, 2 in B)",
+    ];
+    assert_eq!((run.code, lines), (1, expected.to_vec()), "{}{}", run.out, run.err);
+    // Without a bound, the same lines are below the headline.
+    let plain = call(&["diff", &before, &after]).out;
+    assert!(plain.starts_with("B reserves 122.00 MiB more than A") && plain.lines().nth(1) == Some(expected[1]), "{plain}");
+    let (_, object) = json(&[&before, &after]);
+    let begins = &object["devices"][0]["comparison"]["begins"];
+    assert_eq!(
+        (&begins["step"]["step"], &begins["crossing"]["entry"], &begins["measure"]),
+        (&9.into(), &19.into(), &"reserved".into())
+    );
+    assert_eq!(begins["crossing"]["stack"][0]["line"], 12, "{begins}");
+    // What shrank begins in a step too, but nothing exceeds anything.
+    let shrunk = call(&["diff", &after, &before, "--fail-above", "2%"]);
+    let lines: Vec<&str> = shrunk.out.lines().take(3).collect();
+    assert!(shrunk.code == 0 && lines[0].starts_with("holds: peak reserved 136.00 MiB (-122.00 MiB, -47.3 %)"), "{}", shrunk.out);
+    assert!(
+        lines[0].ends_with("; exit code 0") && lines[1].starts_with("begins in step 9 ") && lines[2].starts_with("where "),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn without_stacks_the_sizes_are_named_and_one_file_names_its_peak() {
+    let folder = Folder::new("diff-begins-sizes");
+    let first = folder.recording("first.pickle", &steps_at_lines(&before(), 1_000_000, false));
+    let second = folder.recording("second.pickle", &steps_at_lines(&after(), 2_000_000_000, false));
+    let run = call(&["diff", &first, &second, "--fail-above", "150MiB"]);
+    assert!(run.out.contains("B first exceeds A's peak: 140.00 MiB is requested (no stack is recorded)"), "{}", run.out);
+    assert!(
+        run.out.contains("+140.00 MiB in blocks of 128 MiB to 256 MiB without a stack (0 blocks in A, 1 in B)"),
+        "{}",
+        run.out
+    );
+    let named = folder.recording("named.pickle", &steps_at_lines(&after(), 1_000_000, true));
+    let one = call(&["diff", &named, "--fail-above", "150MiB"]);
+    let at = "\nat     the peak of reserved memory, in step 10 (counted from 0), forward train.py:12 requests 60.00 MiB\n";
+    assert!(one.code == 1 && one.out.contains(at), "{}", one.out);
+}
+
+/// The peak of reserved memory grows because of a hole, while the peak of allocated memory stays the same.
+#[test]
+fn a_change_of_reserved_memory_is_explained_at_its_own_peak() {
+    let folder = Folder::new("diff-begins-reserved");
+    let reuses = |kept_mib: u64| {
+        // What both request, so that they are recordings of one program.
+        let common = BASE - (1 << 30);
+        let mut trace = vec![entry(Action::SegmentAlloc, common, 20 * MIB)];
+        trace.extend((0..8).map(|place| entry(Action::Alloc, common + place * 2 * MIB, 2 * MIB)));
+        trace.extend([entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)]);
+        trace.extend(free(BASE, 100 * MIB));
+        trace.push(entry(Action::Alloc, BASE, kept_mib * MIB));
+        let mut segments = vec![segment(vec![used(BASE, kept_mib * MIB), unused(BASE + kept_mib * MIB, (100 - kept_mib) * MIB)])];
+        if kept_mib > 40 {
+            trace.extend([entry(Action::SegmentAlloc, OTHER, 60 * MIB), entry(Action::Alloc, OTHER, 60 * MIB)]);
+            segments.push(segment(vec![used(OTHER, 60 * MIB)]));
+        } else {
+            trace.push(entry(Action::Alloc, BASE + kept_mib * MIB, 60 * MIB));
+            segments = vec![segment(vec![used(BASE, kept_mib * MIB), used(BASE + kept_mib * MIB, 60 * MIB)])];
+        }
+        let blocks = (0..8).map(|place| used(common + place * 2 * MIB, 2 * MIB));
+        segments.push(segment(blocks.chain([unused(common + 16 * MIB, 4 * MIB)]).collect()));
+        recording(trace, segments)
+    };
+    let (a, b) = (folder.recording("a.pickle", &reuses(40)), folder.recording("b.pickle", &reuses(41)));
+    let run = call(&["diff", &a, &b]);
+    for said in [
+        "at     entry 15 of B, B first exceeds A's peak: 60.00 MiB is requested",
+        "+59.00 MiB reserved, but not in use (fragmentation and cache)",
+        "held at the peak of reserved memory",
+        "+59.00 MiB",
+    ] {
+        assert!(run.out.contains(said), "{said}: {}{}", run.out, run.err);
+    }
 }

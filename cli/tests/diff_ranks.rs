@@ -45,6 +45,7 @@ fn each_rank_is_compared_with_its_own_and_the_worst_comes_first() {
         "{lines:?}"
     );
     let rare = [
+        "devices[].comparison.begins.step",
         "devices[].comparison.steps[]",
         "a.made_by.differing[]",
         "a.made_by.refuted_limit",
@@ -52,12 +53,13 @@ fn each_rank_is_compared_with_its_own_and_the_worst_comes_first() {
         "b.made_by.refuted_limit",
     ];
     check_all("diff", &format!("{}\n{}\n{}", lines[0], diff_of_everything(), single()), &rare);
-    check_all("diff of folders", &format!("{job}\n"), &[]);
+    let one_folder = json(&[b.path()]).1.pop().expect("the ranks");
+    check_all("diff of folders", &format!("{job}\n{one_folder}\n"), &[]);
 
     let text = call(&["diff", a.path(), b.path(), "--fail-above", "20%"]);
     assert_eq!((text.code, text.err.as_str()), (1, ""), "{}", text.out);
     assert!(
-        text.out.starts_with("1 of 3 ranks are above a bound; rank 2 is the worst.\n")
+        text.out.starts_with("1 of 3 ranks is above a bound; rank 2 is the worst. The exit code is 1.\n")
             && text.out.contains("\n\nrank 2\ntoo much: "),
         "{}",
         text.out
@@ -99,7 +101,7 @@ fn ranks_without_partner_are_named_and_pass_no_check() {
 fn one_folder_is_shown_rank_by_rank_and_checked() {
     let a = folder("diff-ranks-one", &[("rank0.pickle", 100), ("rank1.pickle", 120)]);
     let run = call(&["diff", a.path(), "--fail-above", "110MiB"]);
-    assert!(run.code == 1 && run.out.contains("1 of 2 ranks are above a bound; rank 1"), "{}{}", run.out, run.err);
+    assert!(run.code == 1 && run.out.contains("1 of 2 ranks is above a bound; rank 1"), "{}{}", run.out, run.err);
     assert_eq!(call(&["diff", a.path(), "--fail-above", "120MiB"]).code, 0);
     let growth = call(&["diff", a.path(), "--fail-above", "2%"]);
     assert!(growth.code == 2 && growth.err.lines().count() == 1 && growth.err.contains("only one is given"), "{}", growth.err);
@@ -156,11 +158,16 @@ fn what_cannot_be_compared_is_said_in_one_line() {
 
 #[test]
 fn one_folder_says_which_rank_differs_and_by_how_much() {
-    let cases: [(&str, &[u64], &str); 4] = [
+    let cases: [(&str, &[u64], &str); 5] = [
+        ("low", &[100, 100, 100, 50], "Rank 3 reserves 50.00 MiB, each of the other 3 100.00 MiB.\n"),
         ("odd", &[100, 100, 130, 100], "Rank 2 reserves 130.00 MiB, each of the other 3 100.00 MiB.\n"),
         ("two", &[100, 130], "Rank 1 reserves 130.00 MiB, the other 100.00 MiB.\n"),
         ("same", &[100, 100, 100], "All 3 ranks reserve the same: 100.00 MiB.\n"),
-        ("all-differ", &[100, 120, 110], "Of 3 ranks, rank 1 reserves the most: 120.00 MiB; the least is 100.00 MiB.\n"),
+        (
+            "all-differ",
+            &[100, 120, 110],
+            "Of 3 ranks, rank 1 reserves the most: 120.00 MiB; the others reserve 100.00 MiB to 110.00 MiB.\n",
+        ),
     ];
     for (name, mebibytes, says) in cases {
         let files: Vec<_> = (0..).map(|rank| format!("rank{rank}.pickle")).zip(mebibytes.iter().copied()).collect();
@@ -168,5 +175,29 @@ fn one_folder_says_which_rank_differs_and_by_how_much() {
         let folder = folder(&format!("diff-ranks-{name}"), &ranks);
         let run = call(&["diff", folder.path()]);
         assert!(run.out.starts_with(says), "{name}: {}{}", run.out, run.err);
+        let why = run.out.lines().take(4).any(|line| line.starts_with("where  of the "));
+        assert_eq!(why, name != "same", "{name}: {}", run.out);
     }
+}
+
+/// What only the odd rank holds is in the lines below the verdict.
+#[test]
+fn one_folder_says_why_a_rank_differs() {
+    let folder = folder("diff-ranks-why", &[("rank0.pickle", 100), ("rank1.pickle", 100), ("rank3.pickle", 100)]);
+    let mut odd = holding(100);
+    odd.devices[0].trace.extend([entry(Action::SegmentAlloc, OTHER, 30 * MIB), entry(Action::Alloc, OTHER, 30 * MIB)]);
+    odd.devices[0].segments.push(segment(vec![used(OTHER, 30 * MIB)]));
+    folder.recording("rank2.pickle", &odd);
+    let run = call(&["diff", folder.path()]);
+    let lines: Vec<&str> = run.out.lines().take(4).collect();
+    let expected = [
+        "Rank 2 reserves 130.00 MiB, each of the other 3 100.00 MiB.",
+        "why    rank 2 is compared with rank 0, whose memory is nearest to the median of the others",
+        "at     entry 3 of rank 2, rank 2 first exceeds rank 0's peak: 30.00 MiB is requested (no stack is recorded)",
+        "where  of the +30.00 MiB (+30.0 %): +30.00 MiB in blocks of 16 MiB to 32 MiB without a stack (0 blocks in rank 0, 1 in rank 2)",
+    ];
+    assert_eq!(lines, expected, "{}{}", run.out, run.err);
+    let (_, objects) = json(&[folder.path()]);
+    let odd = &objects.last().expect("the ranks")["odd_one_out"];
+    assert_eq!((&odd["rank"], &odd["compared_with"]), (&2.into(), &0.into()), "{odd}");
 }

@@ -96,7 +96,7 @@ fn a_verdict_in_bold_comes_first() {
         (&["diff", file], 0),
         (&["diff", file, "--all"], 3),
         (&["diff", other, file], 2),
-        (&["diff", other, file, "--all"], 6),
+        (&["diff", other, file, "--all"], 7),
         (&["diff", other, file, "--fail-above", "2GiB"], 2),
         (&["verify", file], 0),
         (&["verify", file, "--all"], 1),

@@ -230,7 +230,7 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
     let advised = call(&["advise", "--all", &file, "--limit", "50MiB"]);
     assert_eq!((advised.code, said("50MiB").0), (1, 1), "{}", advised.out);
     assert!(
-        advised.out.contains("No setting helps: the program holds 120.00 MiB at once, and 50.00 MiB is available"),
+        advised.out.contains("Capacity: the program holds 120.00 MiB at once, and 50.00 MiB is available"),
         "{}",
         advised.out
     );

@@ -145,7 +145,7 @@ fn everything_says_the_same() {
     assert!(table.contains("good") && table.contains("2.500"), "{table}");
     let short = sweep(&folder, &["-o", rows]).out;
     assert!(short.contains(" of LOAD, the most bytes live at once, over 2 workloads: "), "{short}");
-    let head = ["policy", "memory over LOAD", "against pytorch", "fits in 1.1 LOAD", "driver ms"];
+    let head = ["policy", "memory over LOAD", "against pytorch", "fits in 1.1 LOAD", "driver ms", "in PyTorch"];
     assert!(head.iter().all(|name| short.contains(name)) && short.lines().count() <= 10, "{short}");
     let csv = bytes(csv);
     assert_eq!(csv.lines().count(), 31);
@@ -453,4 +453,57 @@ fn bad_arguments_are_answered_in_one_line() {
     }
     assert_eq!(call(&["sweep", "--prealloc", "-1"]).code, 2);
     assert_eq!(call(&["sweep", "--threads", "0"]).code, 2);
+}
+
+/// What a reader who wants the best policy for one recording types and reads.
+#[test]
+fn one_recording_is_answered_in_bytes_with_the_line_to_paste() {
+    let folder = Folder::new("sweep-one");
+    let file = folder.recording("run.pickle", &crate::common::reuses_a_part());
+    let policies = ["-p", "pytorch,pytorch-expandable,stalloc,bfc", "-c", "1.1", "--bounds", "0"];
+    let run = call(&[&["sweep", &file], &policies[..]].concat());
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+    let as_option = call(&[&["sweep", "-w", &file], &policies[..]].concat());
+    assert_eq!(run.out, as_option.out, "a synonym");
+    let both = call(&[&["sweep", &file, "-w", "mlp:depth=3,batch=64,steps=2"], &policies[..]].concat());
+    assert!(
+        both.code == 0 && both.out.contains("2 workloads x 4 policies") && both.out.contains(" of LOAD, the most bytes"),
+        "{}",
+        both.out
+    );
+    let first = run.out.lines().next().unwrap_or_default();
+    assert!(first.contains(" MiB, ") && first.contains(" less memory than pytorch"), "{first}");
+    let row = |policy: &str| run.out.lines().rfind(|line| line.starts_with(&format!("{policy} "))).unwrap_or_default();
+    assert!(row("pytorch").contains("160.00 MiB") && row("pytorch").ends_with(" default"), "{}", run.out);
+    assert!(row("pytorch-expandable").ends_with(" setting") && row("stalloc").ends_with(" no"), "{}", run.out);
+    assert!(
+        row("bfc").ends_with(" enable") && run.out.contains("\nin PyTorch: default and setting need only PyTorch"),
+        "{}",
+        run.out
+    );
+    let narrow = crate::common::call_at_80_columns(&["sweep", &file, "-c", "1.1", "--bounds", "0"]).out;
+    assert!(
+        narrow.lines().all(|line| line.chars().count() <= 80) && narrow.matches("\npolicy ").count() == 1,
+        "one table: {narrow}"
+    );
+    let last = run.out.lines().last().unwrap_or_default();
+    assert!(
+        last == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" || last == "parkade.enable(policy=\"bfc\")",
+        "{last}"
+    );
+    let object = json(&call(&[&["sweep", &file, "--json"], &policies[..]].concat()));
+    let of = |place: usize| (&object["policies"][place]["under_pytorch"], object["policies"][place]["line"].is_string());
+    assert_eq!(
+        [of(0), of(1), of(2), of(3)].map(|(word, is_line)| (word.as_str().unwrap_or_default().to_owned(), is_line)),
+        [
+            ("default".to_owned(), false),
+            ("setting".to_owned(), true),
+            ("simulator".to_owned(), false),
+            ("enable".to_owned(), true),
+        ]
+    );
+    // A folder stands for its recordings.
+    folder.recording("other.pickle", &good());
+    let all = call(&[&["sweep", folder.path()], &policies[..]].concat());
+    assert!(all.code == 0 && all.out.contains("2 workloads x 4 policies"), "{}{}", all.out, all.err);
 }

@@ -182,3 +182,33 @@ fn an_abort_is_a_command_that_could_not_run() {
     assert!(sent.success());
     assert_eq!(waiting.wait().expect("it ends").code(), Some(2));
 }
+
+/// What people type who know the size of their card.
+#[test]
+fn a_guess_at_the_memory_of_a_gpu_names_the_right_option() {
+    let guesses = ["--card", "--memory", "--gpu", "--vram", "--size", "--gpu-memory"];
+    for command in ["advise", "diagnose", "report", "replay", "stats", "export"] {
+        for guess in guesses {
+            let run = call(&[command, "file", guess, "24GiB"]);
+            assert_eq!((run.code, run.out.as_str()), (2, ""), "{command} {guess}");
+            let said = format!("unexpected argument '{guess}' found");
+            assert!(run.err.contains(&said) && run.err.contains("use --capacity 24076MiB for a GPU with 24GiB: "), "{}", run.err);
+            assert!(!run.err.contains("--markdown") && !run.err.contains(&format!("-- {guess}")), "{}", run.err);
+        }
+    }
+    let verify = call(&["verify", "file", "--vram", "24GiB"]).err;
+    assert!(verify.contains("use --limit 24076MiB for a GPU with 24GiB: "), "{verify}");
+    assert!(call(&["sweep", "--card", "24GiB"]).err.contains("use --capacities 24GiB: "));
+    assert!(call(&["diff", "file", "--memory", "24GiB"]).err.contains("use --fail-above 24076MiB: "));
+    let json = call(&["advise", "file", "--json", "--card", "24GiB"]);
+    assert!(error(&json).contains("use --capacity 24076MiB"), "{}", json.out);
+}
+
+#[test]
+fn the_help_says_what_takes_the_ranks_of_a_job() {
+    let help = call(&["--help"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = help.split(" Ranks: ").nth(1).and_then(|rest| rest.split(". ").next()).unwrap_or_else(|| panic!("{help}"));
+    for command in ["advise", "diagnose", "report", "stats", "replay", "verify", "diff"] {
+        assert!(line.contains(command), "{line}");
+    }
+}

@@ -1172,6 +1172,41 @@ class DiffGroup(TypedDict):
     change_bytes: int
 
 
+class DiffFirstStep(TypedDict):
+    #: The step's number, from 0.
+    step: int
+    #: The peak in A during the step.
+    peak_bytes_a: int
+    #: The peak in B during the step.
+    peak_bytes_b: int
+    #: The largest difference in an earlier step; null if there is no earlier one.
+    largest_difference_before_bytes: int | None
+
+
+class DiffFirstAbove(TypedDict):
+    #: The entry.
+    entry: int
+    #: The step in which the entry lies, if steps are marked.
+    step: int | None
+    #: The phase in which the entry lies, as in `comparison.phases`, if phases are marked.
+    phase: str | None
+    #: The microseconds since the first entry of the trace, if the file states times.
+    after_us: int | None
+    #: The requested bytes; null if the entry is not a request.
+    requested_bytes: int | None
+    #: The stack of the request, the innermost call first; null if none is recorded.
+    stack: list[DiagnoseCall] | None
+
+
+class DiffBegins(TypedDict):
+    #: The memory whose peak changed: `reserved` or, if its peak is the same, `allocated`.
+    measure: Literal["reserved", "allocated"]
+    #: The first step in which the runs differ by at least a tenth of the change; null without steps, or if no complete step does.
+    step: DiffFirstStep | None
+    #: The first entry of B that takes it beyond A's peak; null if B never exceeds it.
+    crossing: DiffFirstAbove | None
+
+
 class DiffPhaseBytes(TypedDict):
     #: Held at the peak of allocated memory and requested in this phase.
     held_at_peak_bytes: int
@@ -1232,6 +1267,10 @@ class DiffCompare(TypedDict):
     grouped_by: Literal["stack", "size"]
     #: What holds the memory at the two peaks of allocated memory, the largest change first.
     held_at_peak: list[DiffGroup]
+    #: What is in use at the two peaks of reserved memory, the largest change first.
+    held_at_reserved_peak: list[DiffGroup]
+    #: Where the change of the peak begins; null if the peaks are the same, or if a file has no trace.
+    begins: DiffBegins | None
     #: The phases, if both files mark them.
     phases: list[DiffPhase]
     #: What marks the steps in A and in B: an annotation, or `repetition` if nothing marks them but the run repeats itself.

@@ -2,19 +2,24 @@
 //!
 //! [`show`] summarizes one [`Side`], a device of a recording or one of its steps; [`diff`] summarizes two and pairs what they
 //! have in common: it narrows both to the steps that are compared and pairs steps of the same number. `side` replays a
-//! recording, finds steps and their phases, and summarizes them, and `likeness` judges whether the runs are comparable.
+//! recording, finds steps and their phases, and summarizes them; `likeness` judges whether the runs are comparable, `steps`
+//! pairs the steps, and `onset` finds where a change begins.
 //!
 //! [`Growth`] pairs what holds the memory at the two peaks by the code that allocated it. Blocks with stacks are paired by
 //! stack if both recordings have stacks. The other blocks are grouped by size class, according to the requested bytes, which
 //! do not depend on settings.
 
 mod likeness;
+mod onset;
 mod side;
+mod steps;
 
 pub use likeness::{Likeness, Relation};
+pub use onset::{Crossing, Measure, Onset, StepOnset};
 pub use side::{
-    Bound, Check, DiffError, DriverUse, NoSteps, Part, Peak, Phase, PhaseChange, PhaseUse, REPETITION, Run, Side, Which,
+    Bound, Check, DiffError, DriverUse, NoSteps, Part, Peak, Phase, PhaseChange, PhaseUse, REPETITION, Request, Run, Side, Which,
 };
+pub use steps::{StepLevels, StepPair, Steps};
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,9 +27,9 @@ use std::collections::BTreeMap;
 use parkade_recording::{Action, StackId};
 use rustc_hash::FxHashMap;
 
-use crate::timeline::Levels;
 use likeness::{Stacks, first_difference, likeness};
-use side::{Replayed, StepSpan, StepSpans, phase_changes, repeated_spans};
+use side::{Replayed, StepSpans, phase_changes, repeated_spans};
+use steps::steps;
 
 /// The comparison of two sides.
 #[derive(Clone, PartialEq, Debug)]
@@ -39,8 +44,12 @@ pub struct Comparison {
     pub first_other_answer: Option<usize>,
     /// How `growth` is grouped.
     pub grouping: Grouping,
+    /// Where the change of the peak begins; `None` if there is no change, or if only the ends are compared.
+    pub onset: Option<Onset>,
     /// What holds the memory at the peaks of allocated memory, the largest change first.
     pub growth: Vec<Growth>,
+    /// What is in use at the peaks of reserved memory, the largest change first.
+    pub growth_at_reserved: Vec<Growth>,
     /// What each phase requested; empty unless both files have phases.
     pub phases: Vec<PhaseChange>,
     /// The steps in pairs, if whole runs are compared.
@@ -85,14 +94,19 @@ pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, 
     };
     let (run_a, run_b) = (Run::of(&a), Run::of(&b));
     let (peak_a, peak_b) = (run_a.peak_allocated.moment, run_b.peak_allocated.moment);
-    let (grouping, growth) = growth((&a, peak_a, &stacks_a), (&b, peak_b, &stacks_b));
+    let growth_at = |of: fn(&Run) -> u32| growth((&a, of(&run_a), &stacks_a), (&b, of(&run_b), &stacks_b));
+    let (grouping, growth) = growth_at(|run| run.peak_allocated.moment);
+    let (_, growth_at_reserved) = growth_at(|run| run.peak_reserved.moment);
+    let steps = steps(&a, &b);
     Ok(Comparison {
         likeness,
         first_other_answer,
         grouping,
+        onset: Onset::of(&run_a, &run_b, &b, &steps.pairs),
         growth,
+        growth_at_reserved,
         phases: phase_changes((&a, peak_a), (&b, peak_b)),
-        steps: steps(&a, &b),
+        steps,
         a: run_a,
         b: run_b,
     })
@@ -119,51 +133,6 @@ fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
             side.steps = Ok(steps);
         }
     }
-}
-
-/// The memory use of one step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StepLevels {
-    /// The step's first entry, counted from 0.
-    pub first_entry: usize,
-    /// The step's last entry.
-    pub last_entry: usize,
-    /// The peak of allocated bytes during the step.
-    pub peak_allocated_bytes: u64,
-    /// The peak of reserved bytes during the step.
-    pub peak_reserved_bytes: u64,
-    /// Allocated bytes at the end of the step.
-    pub allocated_at_end_bytes: u64,
-    /// Reserved bytes at the end of the step.
-    pub reserved_at_end_bytes: u64,
-}
-
-/// A step that both runs have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StepPair {
-    /// Its number, from 0.
-    pub step: usize,
-    /// In the first run.
-    pub a: StepLevels,
-    /// In the second run.
-    pub b: StepLevels,
-}
-
-/// The steps that both runs have.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Steps {
-    /// What marks the steps in the two runs.
-    pub marks: Option<(String, String)>,
-    /// The common steps, in order.
-    pub pairs: Vec<StepPair>,
-    /// The number of steps that only the first run has.
-    pub only_a: usize,
-    /// The number of steps that only the second run has.
-    pub only_b: usize,
-    /// Why the first run has no steps.
-    pub none_in_a: Option<NoSteps>,
-    /// Why the second run has no steps.
-    pub none_in_b: Option<NoSteps>,
 }
 
 /// Narrows two whole runs to the steps that both have, if one has lost its oldest entries or ended earlier. Peaks in steps
@@ -210,48 +179,6 @@ fn narrow_to_last<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     for (side, span) in [(a, last_a), (b, last_b)] {
         (side.from, side.to) = (span.from, span.to);
         side.side.part = Part::Step(span.number);
-    }
-}
-
-/// Pairs the steps of two whole runs by number.
-fn steps(a: &Replayed<'_>, b: &Replayed<'_>) -> Steps {
-    let (spans_a, spans_b) = match (&a.steps, &b.steps) {
-        _ if !has_steps(a.side.part) || !has_steps(b.side.part) => return Steps::default(),
-        (Ok(spans_a), Ok(spans_b)) => (spans_a, spans_b),
-        (a, b) => {
-            return Steps { none_in_a: a.as_ref().err().copied(), none_in_b: b.as_ref().err().copied(), ..Steps::default() };
-        }
-    };
-    let pair = |span: &StepSpan| {
-        let (other, step) = (spans_b.numbered(span.number)?, span.number);
-        Some(StepPair { step, a: levels(&a.timeline.levels, *span), b: levels(&b.timeline.levels, other) })
-    };
-    let pairs: Vec<StepPair> = spans_a.spans.iter().filter_map(pair).collect();
-    Steps {
-        marks: Some((spans_a.mark.clone(), spans_b.mark.clone())),
-        only_a: spans_a.spans.len() - pairs.len(),
-        only_b: spans_b.spans.len() - pairs.len(),
-        pairs,
-        none_in_a: None,
-        none_in_b: None,
-    }
-}
-
-const fn has_steps(part: Part) -> bool {
-    matches!(part, Part::Whole | Part::Common { .. })
-}
-
-fn levels(levels: &Levels, span: StepSpan) -> StepLevels {
-    let highest =
-        |level: &[u64]| level.get(span.from as usize..=span.to as usize).and_then(|part| part.iter().max()).copied().unwrap_or(0);
-    let at_end = |level: &[u64]| level.get(span.to as usize).copied().unwrap_or(0);
-    StepLevels {
-        first_entry: span.from as usize,
-        last_entry: (span.to as usize).saturating_sub(1),
-        peak_allocated_bytes: highest(&levels.allocated),
-        peak_reserved_bytes: highest(&levels.reserved),
-        allocated_at_end_bytes: at_end(&levels.allocated),
-        reserved_at_end_bytes: at_end(&levels.reserved),
     }
 }
 

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parkade_recording::{Action, DeviceRecording, Entry, Recording};
+use parkade_recording::{Action, DeviceRecording, Entry, Recording, StackId};
 use parkade_replay::{Requests, VerifyError, VerifyOptions};
 use thiserror::Error;
 
@@ -138,8 +138,24 @@ impl<'r> Replayed<'r> {
         Ok(Replayed { side, timeline, requests, steps, phases, from, to })
     }
 
+    /// Returns the number of the step at a moment.
+    pub(super) fn step_at(&self, moment: u32) -> Option<usize> {
+        self.steps.as_ref().ok().and_then(|steps| steps.at(moment)).map(|span| span.number)
+    }
+
+    /// Returns the phase of the entry that leads to a moment.
+    pub(super) fn phase_at(&self, moment: u32) -> Option<Phase> {
+        self.phases.at(moment)
+    }
+
+    /// Returns the request that leads to a moment.
+    pub(super) fn request_at(&self, moment: u32) -> Option<Request> {
+        let block = self.timeline.log.blocks.iter().find(|block| moment > 0 && block.born == moment)?;
+        Some(Request { bytes: block.requested, stack: block.stack })
+    }
+
     /// Returns the entries that are compared.
-    fn entries(&self) -> std::ops::Range<usize> {
+    pub(super) fn entries(&self) -> std::ops::Range<usize> {
         self.from as usize..self.to as usize
     }
 }
@@ -429,6 +445,15 @@ fn phase_uses(replayed: &Replayed<'_>, peak: u32) -> BTreeMap<Phase, PhaseUse> {
     uses
 }
 
+/// A request that was served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The requested bytes.
+    pub bytes: u64,
+    /// The stack that requested them, if it is recorded.
+    pub stack: StackId,
+}
+
 /// A peak and its position in the run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Peak {
@@ -444,6 +469,8 @@ pub struct Peak {
     pub heap: Fragmentation,
     /// The number of segments at the peak; a run of mapped pages counts as one.
     pub segments: usize,
+    /// The request that reached it; `None` if it was not a request.
+    pub request: Option<Request>,
     /// The moment, as the number of entries completed.
     pub(super) moment: u32,
 }
@@ -579,10 +606,11 @@ fn peak(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> Peak {
     Peak {
         bytes,
         entry: moment.checked_sub(1).map(|entry| entry as usize),
-        step: replayed.steps.as_ref().ok().and_then(|steps| steps.at(moment)).map(|span| span.number),
-        phase: replayed.phases.at(moment),
+        step: replayed.step_at(moment),
+        phase: replayed.phase_at(moment),
         heap,
         segments,
+        request: replayed.request_at(moment),
         moment,
     }
 }

@@ -230,6 +230,11 @@ impl Shell {
     }
 }
 
+/// The line that sets PyTorch's settings in sh, bash and zsh.
+pub(crate) fn shell_line(settings: &str) -> String {
+    Shell::Sh.line(VARIABLE, settings)
+}
+
 /// The value in single quotes, unless no shell treats any of its characters specially.
 fn quote_if_needed(value: &str, escape: impl FnOnce(&str) -> String) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',' | '.');

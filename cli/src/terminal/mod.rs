@@ -5,6 +5,7 @@ pub mod answer;
 pub mod args;
 pub mod json_struct;
 pub mod markup;
+pub(crate) mod memory_options;
 pub mod output;
 pub mod outputs;
 pub mod progress;

@@ -7,6 +7,7 @@
 use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, MemoryBudget, MemoryRange};
 use parkade_analysis::continuation::{Continuation, Doubt};
 use parkade_analysis::ending::{AfterError, Ending};
+use parkade_analysis::holders::{Kind, KindUse};
 use parkade_replay::{Extreme, Flush, FlushReason, Requests, SelfCheck};
 
 use super::json_struct::{Word, all, sections, view};
@@ -226,6 +227,37 @@ pub fn other_reading(otherwise: Extreme, is_limited: bool) -> String {
         (true, false) => "; it does not fit",
     };
     format!("interpreted the other way, at most {} is reserved{fits}", size::show(otherwise.peak_reserved_bytes))
+}
+
+/// What reduces the memory that private pools keep.
+pub const FREE_POOLS: &str = "free the CUDA graphs and MemPools that you no longer need, then call torch.cuda.empty_cache()";
+
+/// The verdict on a run that no setting cures, in the same order in every command: the cause, that no setting helps, and what
+/// reduces memory most.
+pub fn no_cure(cause: &str, reduces: Option<&str>) -> String {
+    let reduces = reduces.map_or_else(String::new, |reduces| format!("; {reduces}"));
+    format!("{cause}; no setting helps{reduces}")
+}
+
+/// Says how much the blocks of a kind hold, of all live bytes.
+pub fn holder(used: &KindUse, live_bytes: u64) -> String {
+    let percent = used.held.bytes as f64 / live_bytes.max(1) as f64 * 100.0;
+    format!("{} hold {} ({percent:.0} %)", plural(used.kind), show_bytes(used.held.bytes))
+}
+
+/// Names the blocks of a kind, as the subject of a sentence.
+pub const fn plural(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Parameters => "parameters",
+        Kind::Gradients => "gradients",
+        Kind::OptimizerStates => "optimizer states",
+        Kind::Activations => "activations",
+        Kind::Inputs => "inputs",
+        Kind::Temporaries => "temporaries",
+        Kind::Workspaces => "workspaces",
+        Kind::Caches => "caches",
+        Kind::Unknown => "blocks of unknown kind",
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use parkade_replay::VerifyOptions;
 use super::names;
 use crate::commands::beside::Needs;
 use crate::terminal::json_struct::{Word, view};
+use crate::terminal::run_words;
 use crate::terminal::size::show_bytes;
 
 /// A policy precedes settings only if it is more likely by more than this, because it needs changes to the code.
@@ -263,26 +264,8 @@ impl AtPeak {
     fn asks(&self) -> Vec<String> {
         let live: u64 = self.kinds.iter().map(|used| used.held.bytes).sum();
         let named = self.kinds.iter().filter(|used| used.held.bytes >= live / NAMED_PART).take(NAMED);
-        let ask = |used: &KindUse| {
-            let percent = used.held.bytes as f64 / live.max(1) as f64 * 100.0;
-            format!("{} hold {} ({percent:.0} %): {}", plural(used.kind), show_bytes(used.held.bytes), less(used.kind))
-        };
+        let ask = |used: &KindUse| format!("{}: {}", run_words::holder(used, live), less(used.kind));
         named.map(ask).collect()
-    }
-}
-
-/// Names the blocks of a kind, as the subject of a sentence.
-const fn plural(kind: BlockKind) -> &'static str {
-    match kind {
-        BlockKind::Parameters => "parameters",
-        BlockKind::Gradients => "gradients",
-        BlockKind::OptimizerStates => "optimizer states",
-        BlockKind::Activations => "activations",
-        BlockKind::Inputs => "inputs",
-        BlockKind::Temporaries => "temporaries",
-        BlockKind::Workspaces => "workspaces",
-        BlockKind::Caches => "caches",
-        BlockKind::Unknown => "blocks of unknown kind",
     }
 }
 

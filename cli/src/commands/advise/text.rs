@@ -9,6 +9,7 @@ use parkade_analysis::advise::{
     Advice, AdvisedOption, DeviceMemory, DeviceOutcome, Held, MemoryBudget, Outcome, Outcome as Fit, Program, Verdict, paste_line,
 };
 use parkade_analysis::caution::Caution;
+use parkade_analysis::holders::Kind;
 use parkade_recording::DeviceRecording;
 use parkade_replay::SettingsOrigin;
 use parkade_replay::recognition::Basis;
@@ -279,9 +280,10 @@ const fn fit(outcome: Fit) -> &'static str {
 pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     let mut answer = Answer::new();
     let (tone, verdict) = match available(space) {
-        Some(_) if !fits(&advised.recording, space) => {
-            (Tone::Bad, "No setting helps: the memory in use at the end exceeds the memory available; the file has no history")
-        }
+        Some(_) if !fits(&advised.recording, space) => (
+            Tone::Bad,
+            "Capacity: the memory in use at the end exceeds the memory available; no setting helps; the file has no history",
+        ),
         _ => (Tone::Open, "Not known: the file has no history, only the memory held at the end"),
     };
     answer.headline(tone, verdict);
@@ -369,15 +371,21 @@ fn probability(advised: &Advised) -> Option<f64> {
     advised.remedies.first().filter(|remedy| remedy.is_pasted())?.completes_probability()
 }
 
+/// The kind of blocks that holds the most, for a run that needs a smaller peak.
+fn holder(advised: &Advised) -> Option<&str> {
+    let is_known = |holder: &&str| !holder.starts_with(run_words::plural(Kind::Unknown));
+    advised.remedies.iter().find_map(Remedy::largest_holder).filter(is_known)
+}
+
 fn headline(advised: &Advised, report: &Advice) -> String {
     let is_known = !report.hides_more && report.enough.is_empty();
     match (&report.recommendation, report.recommended()) {
         (None, _) | (_, None) => match advised.remedies.first().filter(|remedy| remedy.is_policy()) {
             Some(policy) => {
                 let gets = if policy.is_enough() { "gets" } else { "may get" };
-                format!("{}; parkade's own policy {gets} past the failure", words::no_setting(report))
+                format!("{}; parkade's own policy {gets} past the failure", words::no_setting(report, holder(advised)))
             }
-            None => words::no_setting(report),
+            None => words::no_setting(report, holder(advised)),
         },
         (Some(_), Some(option)) if !report.hides_more && exceeds_range(report, option) => {
             let needed = show_bytes(smallest_on_tightest(option));

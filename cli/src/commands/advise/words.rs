@@ -200,16 +200,15 @@ pub(crate) fn costs(report: &Advice) -> String {
     format!("{} driver calls, {}{beside}{retries}", option.driver_calls(), time(option))
 }
 
-/// Says that no setting helps and how much memory is missing; for a run that survives its errors, also that it continues.
-pub(crate) fn no_setting(report: &Advice) -> String {
-    [Some(missing(report)), goes_on(report)].into_iter().flatten().collect::<Vec<_>>().join("; ")
+/// Says how much memory is missing, that no setting helps, and which blocks hold the most; for a run that survives its errors, also
+/// that it continues.
+pub(crate) fn no_setting(report: &Advice, holder: Option<&str>) -> String {
+    [Some(missing(report, holder)), goes_on(report)].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-fn missing(report: &Advice) -> String {
+fn missing(report: &Advice, holder: Option<&str>) -> String {
     if report.verdict == Verdict::PrivatePools {
-        return "no setting helps: private pools keep what they have cached; free the CUDA graphs or MemPools you no longer need, \
-                then call torch.cuda.empty_cache()"
-            .to_owned();
+        return run_words::no_cure("private pools: they keep what they have cached", Some(run_words::FREE_POOLS));
     }
     let fullest = fullest(report);
     if report.outcome == Outcome::Unknown {
@@ -222,15 +221,16 @@ fn missing(report: &Advice) -> String {
     }
     let (live, available) = fullest.map_or((0, 0), |(program, available)| (program.live.bytes, available));
     let on = fullest.map_or_else(String::new, |(program, _)| on(report, program.device));
-    let short = match live.checked_sub(available) {
-        Some(short) if short > 0 => format!("{} too little", show_bytes(short)),
-        _ => "but no setting tried packs it tightly enough".to_owned(),
+    let (cause, short) = match live.checked_sub(available) {
+        Some(short) if short > 0 => ("capacity", format!("{} too little", show_bytes(short))),
+        _ => ("fragmentation", "but nothing that was tried packs it tightly enough".to_owned()),
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
     let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
     let is_rounding = live > available && rounded.is_none_or(|rounded| rounded > live);
     let even = if is_rounding { "even with minimal rounding, " } else { "" };
-    format!("no setting helps: {even}{on}the program holds {holds} at once, and {has} is available, {short}")
+    let cause = format!("{cause}: {even}{on}the program holds {holds} at once, and {has} is available, {short}");
+    run_words::no_cure(&cause, holder)
 }
 
 /// Says how much the program on a device holds and in which range its limit was.

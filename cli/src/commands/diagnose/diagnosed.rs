@@ -35,6 +35,8 @@ pub(crate) struct Diagnosed {
     pub(super) settings: ReplaySettings,
     pub(super) limit: Option<u64>,
     pub(super) devices: Vec<Diagnosis>,
+    /// The kind of blocks that holds the most at the failure, by device, where no setting helps.
+    pub(super) holders: BTreeMap<u32, String>,
 }
 
 /// The bytes that the run reserved on a device, if they exceed the given limit.
@@ -80,8 +82,22 @@ fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     }
 }
 
-/// The cause in one sentence.
-pub(super) fn headline(diagnosis: &Diagnosis) -> String {
+/// The cause in one sentence; if no setting helps, also that, and what reduces memory most.
+pub(super) fn headline(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
+    let cause = cause_of(diagnosis);
+    if !is_beyond_settings(diagnosis) {
+        return cause;
+    }
+    let holder = diagnosed.holders.get(&diagnosis.device).map(String::as_str);
+    run_words::no_cure(&cause, if diagnosis.verdict == Verdict::Capacity { holder } else { Some(run_words::FREE_POOLS) })
+}
+
+/// Whether no setting can prevent the failure.
+pub(super) fn is_beyond_settings(diagnosis: &Diagnosis) -> bool {
+    matches!(diagnosis.verdict, Verdict::Capacity | Verdict::PrivatePools) && diagnosis.steps.settings == Applies::No
+}
+
+fn cause_of(diagnosis: &Diagnosis) -> String {
     let (heap, steps) = (&diagnosis.heap, &diagnosis.steps);
     let asked = diagnosis.request.map_or_else(String::new, |request| show_bytes(request.asked.size.get()));
     let empty = show_bytes(heap.stranded_bytes());
@@ -537,7 +553,7 @@ fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, mos
     let entries = trace.map_or(0, |device| device.trace.len());
     let tone = if diagnosis.verdict == Verdict::NoFailure { Tone::Plain } else { Tone::Bad };
     let on = if has_several { format!("device {}: ", diagnosis.device) } else { String::new() };
-    answer.headline(tone, format!("{on}{}", headline(diagnosis)));
+    answer.headline(tone, format!("{on}{}", headline(diagnosed, diagnosis)));
     if let Some((reserved, limit)) = diagnosed.refuted(diagnosis) {
         answer.paragraph(recording::not_its_limit(reserved, limit));
     }

@@ -51,7 +51,7 @@ view! {
         /// The time at that point, if the recording has times.
         time_us: Option<u64> = diagnosis.time_us,
         /// The cause in a sentence.
-        headline: String = diagnosed::headline(diagnosis),
+        headline: String = diagnosed::headline(diagnosed, diagnosis),
         /// The request at that point.
         request: Option<Asked> = diagnosis.request.map(|request| Asked::of(diagnosed, request)),
         /// The five steps of the diagnosis.

@@ -15,6 +15,7 @@ use super::parts::{self, POOLS_DO_NOT_SHARE, Step};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::output::{self, Tone, count};
+use crate::terminal::run_words;
 use crate::terminal::runner::Outcome;
 use crate::terminal::size::{show_apart, show_bytes};
 use crate::terminal::table::{Mark, Table};
@@ -50,7 +51,7 @@ fn headline(diagnosis: &MessageDiagnosis) -> String {
         ),
         MessageVerdict::Limit => limit(diagnosis),
         MessageVerdict::HeldByOthers => held(diagnosis),
-        MessageVerdict::Capacity => capacity(diagnosis),
+        MessageVerdict::Capacity => run_words::no_cure(&capacity(diagnosis), None),
         MessageVerdict::Fragmentation => fragmentation(diagnosis),
         MessageVerdict::DeviceHadRoom => {
             let known = message.limit.map_or_else(String::new, |limit| format!(" and the limit of {limit} allowed it"));

@@ -13,11 +13,13 @@ use clap::Parser;
 use parkade_analysis::StackNames;
 use parkade_analysis::advise::MemoryBudget;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
+use parkade_analysis::holders::{Holders, Kind};
 use parkade_analysis::ranks::RankRun;
-use parkade_recording::ReadError;
+use parkade_analysis::timeline::Timeline;
 use parkade_recording::message::MessageLog;
-use parkade_replay::VerifyOptions;
+use parkade_recording::{ReadError, Recording};
 use parkade_replay::recognition::Asked;
+use parkade_replay::{Requests, VerifyOptions};
 
 use self::diagnosed::{Diagnosed, refuting_bytes};
 use crate::each::OnEach;
@@ -26,7 +28,7 @@ use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Print, Profile};
 use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::terminal::{output, progress, recording, size};
+use crate::terminal::{output, progress, recording, run_words, size};
 
 /// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;
@@ -260,6 +262,20 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
         devices.push(recording::of_device(diagnosis, device.device, chosen.len())?);
     }
     bar.finish_and_clear();
+    let holders =
+        devices.iter().filter_map(|diagnosis| Some((diagnosis.device, holder(&recording, diagnosis, &without.own)?))).collect();
     let names = StackNames::of(&recording.stacks);
-    Ok(Diagnosed { file: file.to_owned(), recording, names, made_by, settings, limit: limit_bytes, devices })
+    Ok(Diagnosed { file: file.to_owned(), recording, names, made_by, settings, limit: limit_bytes, devices, holders })
+}
+
+/// The kind of blocks that holds the most at a failure that no setting can prevent.
+fn holder(recording: &Recording, diagnosis: &Diagnosis, own: &VerifyOptions) -> Option<String> {
+    let device = recording.devices.iter().find(|device| device.device == diagnosis.device)?;
+    let entry = diagnosis.entry.filter(|_| diagnosed::is_beyond_settings(diagnosis))?;
+    let requests = Requests::of_recording(device, own, &mut |_| ()).ok()?;
+    let Timeline { log, .. } = Timeline::of_device(device, own, &requests).ok()?;
+    let holders = Holders::of(&log, device, &recording.annotations, &recording.stacks);
+    let kinds = holders.at(&log, entry as u32);
+    let live_bytes = kinds.iter().map(|used| used.held.bytes).sum();
+    Some(run_words::holder(kinds.first().filter(|used| used.kind != Kind::Unknown)?, live_bytes))
 }

@@ -1,15 +1,15 @@
 //! A comparison as one JSON object.
 
 use parkade_analysis::diff::{
-    Bound, Comparison, DriverUse, Grouping, Growth, Held, Origin, Part, Peak, PhaseChange, PhaseUse, Relation, Run, SizeClass,
-    StepLevels, StepPair,
+    Bound, Comparison, Crossing, DriverUse, Grouping, Growth, Held, Measure, Onset, Origin, Part, Peak, PhaseChange, PhaseUse,
+    Relation, Run, SizeClass, StepLevels, StepOnset, StepPair,
 };
 use parkade_analysis::ending::Ending;
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
 
 use super::compared::{Checked, Compared, File, Shown};
-use super::text;
+use super::{text, words};
 use crate::commands::diagnose::parts::{Call, stack_view as calls};
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::recording::MadeBy;
@@ -213,11 +213,15 @@ view! {
         /// The peak of reserved memory in B minus that in A.
         peak_reserved_change_bytes: i64 = change(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
         /// The change of the peak of reserved memory as a share of A.
-        peak_reserved_change: Option<f64> = text::share(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
+        peak_reserved_change: Option<f64> = words::share(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
         /// How blocks are grouped: by `stack` (blocks without one by size), or by `size` if a recording has no stacks.
         grouped_by: Word<Grouping> = Word::of(&comparison.grouping),
         /// What holds the memory at the two peaks of allocated memory, the largest change first.
         held_at_peak: Vec<Group> = all(&comparison.growth, |group| Group::of(compared, group)),
+        /// What is in use at the two peaks of reserved memory, the largest change first.
+        held_at_reserved_peak: Vec<Group> = all(&comparison.growth_at_reserved, |group| Group::of(compared, group)),
+        /// Where the change of the peak begins; null if the peaks are the same, or if a file has no trace.
+        begins: Option<Begins<'a>> = comparison.onset.as_ref().map(|onset| Begins::of(compared, onset)),
         /// The phases, if both files mark them.
         phases: Vec<OfPhase<'a>> = all(&comparison.phases, OfPhase::of),
         /// What marks the steps in A and in B: an annotation, or `repetition` if nothing marks them but the run repeats itself.
@@ -228,6 +232,51 @@ view! {
         steps_only_in_a: usize = comparison.steps.only_a,
         /// The number of steps that only B has.
         steps_only_in_b: usize = comparison.steps.only_b,
+    }
+}
+
+view! {
+    struct Begins<'a>(compared: &Compared, onset: &'a Onset) {
+        /// The memory whose peak changed: `reserved` or, if its peak is the same, `allocated`.
+        measure: Word<Measure> = Word::of(&onset.measure),
+        /// The first step in which the runs differ by at least a tenth of the change; null without steps, or if no complete
+        /// step does.
+        step: Option<FirstStep> = onset.step.map(|step| FirstStep::of(&step)),
+        /// The first entry of B that takes it beyond A's peak; null if B never exceeds it.
+        crossing: Option<FirstAbove<'a>> = onset.crossing.as_ref().map(|crossing| FirstAbove::of(compared, crossing)),
+    }
+}
+
+view! {
+    struct FirstStep(onset: &StepOnset) {
+        /// The step's number, from 0.
+        step: usize = onset.step,
+        /// The peak in A during the step.
+        peak_bytes_a: u64 = onset.a_bytes,
+        /// The peak in B during the step.
+        peak_bytes_b: u64 = onset.b_bytes,
+        /// The largest difference in an earlier step; null if there is no earlier one.
+        largest_difference_before_bytes: Option<u64> = onset.before_bytes,
+    }
+}
+
+view! {
+    struct FirstAbove<'a>(compared: &Compared, crossing: &'a Crossing) {
+        /// The entry.
+        entry: usize = crossing.entry,
+        /// The step in which the entry lies, if steps are marked.
+        step: Option<usize> = crossing.step,
+        /// The phase in which the entry lies, as in `comparison.phases`, if phases are marked.
+        phase: Option<&'a str> = crossing.phase.as_ref().map(parkade_analysis::diff::Phase::name),
+        /// The microseconds since the first entry of the trace, if the file states times.
+        after_us: Option<u64> = crossing.after_us,
+        /// The requested bytes; null if the entry is not a request.
+        requested_bytes: Option<u64> = crossing.request.map(|request| request.bytes),
+        /// The stack of the request, the innermost call first; null if none is recorded.
+        stack: Option<Vec<Call>> = crossing.request.filter(|request| request.stack != StackId::NONE).map(|request| {
+            let file = compared.second();
+            calls(&file.names, &file.recording, request.stack)
+        }),
     }
 }
 

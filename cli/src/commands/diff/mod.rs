@@ -4,9 +4,11 @@
 //! that only one pair is in memory at a time. All are shown in a table after the full comparison of the worst, or as one JSON
 //! object.
 
+mod begins;
 mod compared;
 mod json;
 mod text;
+mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +16,7 @@ use anyhow::{Result, bail};
 use parkade_analysis::diff::{Relation, Run};
 
 use self::compared::{Compared, Shown, compare};
-use self::text::{change, percent};
+use self::words::{change, percent};
 use crate::recordings::{Inputs, RankNumbers, RanksFrom};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, sections, view};
@@ -47,7 +49,7 @@ impl Command for Args {
     }
 
     fn answer(&self, compared: &Compared) -> Answer {
-        text::answer(compared, self.all)
+        text::answer(compared, self.all, Some(self.outcome(compared)))
     }
 
     fn json(&self, compared: &Compared, lines: &mut Lines) -> Result<()> {
@@ -74,6 +76,8 @@ pub(super) struct Rank {
     is_unlike: bool,
     /// Whether the checked run died.
     pub(super) died: bool,
+    /// Where the change begins and what it consists of, on the device on which reserved memory grew most.
+    begins: Vec<begins::Row>,
     /// The full answer.
     pub(super) answer: Answer,
     /// The same as JSON, if that is printed.
@@ -97,6 +101,8 @@ pub(super) struct Peaks {
 pub(super) struct Job {
     /// The ranks, worst first.
     pub(super) ranks: Vec<Rank>,
+    /// The odd one out of a single folder.
+    odd: Option<Odd>,
     matched: Matched,
     has_bounds: bool,
     pub(super) outcome: Outcome,
@@ -158,7 +164,8 @@ fn compare_all(args: &Args) -> Result<Outcome> {
     if has_bounds && matched.are_alone() {
         outcome = outcome.worse(Outcome::NotKnown);
     }
-    let job = Job { ranks, matched, has_bounds, outcome };
+    let odd = if args.b.is_none() { odd(args, &ranks) } else { None };
+    let job = Job { ranks, odd, matched, has_bounds, outcome };
     print(args, job)?;
     Ok(outcome)
 }
@@ -198,9 +205,54 @@ fn rank(args: &Args, pair: &Pair) -> Result<Rank> {
         levels: levels(&compared),
         is_unlike: compared.devices.iter().any(is_unlike),
         died: compared.devices.iter().any(|shown| shown.last().ending.death().is_some()),
+        begins: compared.devices.iter().rev().max_by_key(|shown| levels_of(shown).growth_bytes()).map_or_else(
+            Vec::new,
+            |shown| {
+                if pair.b.is_some() { begins::rows(&compared, shown, ["A", "B"]) } else { Vec::new() }
+            },
+        ),
         json: if args.form() == Form::Json { render(&of_rank, &compared)? } else { Vec::new() },
-        answer: of_rank.answer(&compared),
+        answer: text::answer(&compared, args.all, None),
     })
+}
+
+/// The rank whose memory differs most from the others', compared with a typical one of them.
+struct Odd {
+    rank: u64,
+    typical: u64,
+    /// What the rank has more or less of.
+    why: Vec<begins::Row>,
+}
+
+/// Finds why one rank of a folder differs; `None` if all need the same memory, or if the answer is the same as that of two files.
+fn odd(args: &Args, ranks: &[Rank]) -> Option<Odd> {
+    let [odd, typical] = odd_and_typical(ranks)?;
+    let steps = args.steps.filter(|(a, b)| a == b);
+    let of_two = Args { a: typical.a.clone(), b: Some(odd.a.clone()), steps, fail_above: Vec::new(), ..args.clone() };
+    // Both files were read before, so an error here says only that they cannot be compared with each other.
+    let compared = compare(&of_two).ok()?;
+    let shown = compared.devices.iter().max_by_key(|shown| levels_of(shown).growth_bytes().unsigned_abs())?;
+    let why = begins::rows(&compared, shown, [&format!("rank {}", typical.number), &format!("rank {}", odd.number)]);
+    Some(Odd { rank: odd.number, typical: typical.number, why })
+}
+
+/// The rank that is farthest from the median of the others, and the other that is nearest to that median: by reserved memory or,
+/// if all reserve the same, by allocated memory.
+fn odd_and_typical(ranks: &[Rank]) -> Option<[&Rank; 2]> {
+    let measures: [fn(&Rank) -> u64; 2] = [|rank| rank.levels.last.reserved_bytes, |rank| rank.levels.last.allocated_bytes];
+    let of = measures.into_iter().find(|of| ranks.iter().any(|rank| of(rank) != of(&ranks[0])))?;
+    let median_of_others = |rank: &Rank| {
+        let mut others: Vec<u64> = ranks.iter().filter(|other| other.number != rank.number).map(of).collect();
+        others.sort_unstable();
+        let middle = |place: usize| others.get(place).copied().unwrap_or(0);
+        u64::midpoint(middle(others.len().saturating_sub(1) / 2), middle(others.len() / 2))
+    };
+    // The one that needs more among equals.
+    let odd = ranks.iter().max_by_key(|rank| (of(rank).abs_diff(median_of_others(rank)), of(rank)))?;
+    let median = median_of_others(odd);
+    let others = ranks.iter().filter(|other| other.number != odd.number);
+    let typical = others.min_by_key(|other| (of(other).abs_diff(median), other.number))?;
+    Some([odd, typical])
 }
 
 /// Whether the recordings of a device are from different programs, or from one with different shapes.
@@ -209,15 +261,18 @@ fn is_unlike(shown: &Shown) -> bool {
 }
 
 fn levels(compared: &Compared) -> Levels {
-    let peaks = |run: &Run| Peaks { reserved_bytes: run.peak_reserved.bytes, allocated_bytes: run.peak_allocated.bytes };
-    let of = |shown: &Shown| Levels {
-        before: if let Shown::Two(comparison) = shown { Some(peaks(&comparison.a)) } else { None },
-        last: peaks(shown.last()),
-    };
     let none = Peaks { reserved_bytes: 0, allocated_bytes: 0 };
-    let all = compared.devices.iter().map(of);
+    let all = compared.devices.iter().map(levels_of);
     // The first among equals.
     all.rev().max_by_key(Levels::growth_bytes).unwrap_or(Levels { before: None, last: none })
+}
+
+fn levels_of(shown: &Shown) -> Levels {
+    let peaks = |run: &Run| Peaks { reserved_bytes: run.peak_reserved.bytes, allocated_bytes: run.peak_allocated.bytes };
+    Levels {
+        before: if let Shown::Two(comparison) = shown { Some(peaks(&comparison.a)) } else { None },
+        last: peaks(shown.last()),
+    }
 }
 
 impl Levels {
@@ -323,6 +378,7 @@ fn answer(job: Job, all: bool) -> Answer {
     let mut answer = Answer::new();
     let tone = if job.outcome == Outcome::CheckFailed { Tone::Bad } else { Tone::Plain };
     sentence(&job).into_iter().for_each(|said| answer.headline(tone, said));
+    rows(&job).into_iter().for_each(|(label, text)| answer.row(label, text));
     answer.paragraphs(&job.matched.notes);
     answer.gap();
     answer.table(table(&job));
@@ -333,6 +389,22 @@ fn answer(job: Job, all: bool) -> Answer {
         answer.append(rank.answer);
     }
     answer
+}
+
+/// Why the odd rank of a folder differs; of two folders, where the change of the worst rank begins.
+fn rows(job: &Job) -> Vec<begins::Row> {
+    match (&job.odd, job.ranks.first()) {
+        (Some(odd), _) => {
+            let (rank, typical) = (odd.rank, odd.typical);
+            let said = (
+                "why",
+                format!("rank {rank} is compared with rank {typical}, whose memory is nearest to the median of the others"),
+            );
+            std::iter::once(said).chain(odd.why.clone()).collect()
+        }
+        (None, Some(worst)) => worst.begins.clone(),
+        (None, None) => Vec::new(),
+    }
 }
 
 fn table(job: &Job) -> Table {
@@ -392,38 +464,57 @@ fn sentence(job: &Job) -> Option<String> {
     let all = count(job.ranks.len() as u64, "rank");
     let failed = job.ranks.iter().filter(|rank| rank.outcome == Outcome::CheckFailed).count();
     let unknown = job.ranks.iter().filter(|rank| rank.outcome == Outcome::NotKnown).count();
+    let code = if job.has_bounds { format!(" The exit code is {}.", job.outcome as u8) } else { String::new() };
     if failed > 0 {
-        return Some(format!("{failed} of {all} are above a bound; rank {} is the worst.", worst.number));
+        let are = if failed == 1 { "is" } else { "are" };
+        return Some(format!("{failed} of {all} {are} above a bound; rank {} is the worst.{code}", worst.number));
     }
     if unknown > 0 {
+        let are = if unknown == 1 { "is" } else { "are" };
         let peak = "its peak covers only the time before it died, or is compared with a peak that does";
-        return Some(format!("{unknown} of {all} not known to be within the bounds, first rank {}: {peak}.", worst.number));
+        let first = worst.number;
+        return Some(format!("{unknown} of {all} {are} not known to be within the bounds, first rank {first}: {peak}.{code}"));
     }
     let growth = worst.levels.growth_bytes();
     Some(match worst.levels.before {
-        None => reserves_most(job, worst),
-        Some(_) if growth > 0 => format!("Of {all}, reserved memory grew most on rank {}.", worst.number),
-        Some(_) => format!("Reserved memory grew on none of {all}."),
+        None => reserves(job, worst) + &code,
+        Some(before) if growth > 0 => {
+            let [a, b] = [before, worst.levels.last].map(|peaks| peaks.reserved_bytes);
+            format!(
+                "Of {all}, reserved memory grew most on rank {}: by {} to {}.{code}",
+                worst.number,
+                change(a, b),
+                show_bytes(b)
+            )
+        }
+        Some(_) => format!("Reserved memory grew on none of {all}.{code}"),
     })
 }
 
-/// How the rank that reserves the most differs from the others.
-fn reserves_most(job: &Job, most: &Rank) -> String {
+/// How the odd rank's reserved memory differs from the others'; if none is odd, how much all reserve.
+fn reserves(job: &Job, worst: &Rank) -> String {
     let reserved = |rank: &Rank| rank.levels.last.reserved_bytes;
-    let others: Vec<u64> = job.ranks.iter().filter(|rank| rank.number != most.number).map(reserved).collect();
-    let (all, peak) = (count(job.ranks.len() as u64, "rank"), show_bytes(reserved(most)));
-    match others.first() {
-        None => format!("Rank {} reserves {peak}.", most.number),
-        Some(other) if others.iter().any(|one| one != other) => {
-            let least = others.iter().copied().min().unwrap_or(0);
-            format!("Of {all}, rank {} reserves the most: {peak}; the least is {}.", most.number, show_bytes(least))
-        }
-        Some(other) if *other == reserved(most) => format!("All {all} reserve the same: {peak}."),
-        Some(other) => {
-            let others = if others.len() == 1 { "the other".to_owned() } else { format!("each of the other {}", others.len()) };
-            format!("Rank {} reserves {peak}, {others} {}.", most.number, show_bytes(*other))
-        }
+    let odd = job.odd.as_ref().and_then(|odd| job.ranks.iter().find(|rank| rank.number == odd.rank)).unwrap_or(worst);
+    let others = || job.ranks.iter().filter(|rank| rank.number != odd.number).map(reserved);
+    let (number, own) = (odd.number, reserved(odd));
+    let (all, peak) = (count(job.ranks.len() as u64, "rank"), show_bytes(own));
+    let (Some(least), Some(most)) = (others().min(), others().max()) else { return format!("Rank {number} reserves {peak}.") };
+    if least == most && own == most {
+        return format!("All {all} reserve the same: {peak}.");
     }
+    if least == most {
+        let others =
+            if others().count() == 1 { "the other".to_owned() } else { format!("each of the other {}", others().count()) };
+        return format!("Rank {number} reserves {peak}, {others} {}.", show_bytes(most));
+    }
+    let extreme = if own > most {
+        " the most:"
+    } else if own < least {
+        " the least:"
+    } else {
+        ""
+    };
+    format!("Of {all}, rank {number} reserves{extreme} {peak}; the others reserve {} to {}.", show_bytes(least), show_bytes(most))
 }
 
 view! {
@@ -440,8 +531,21 @@ view! {
         exceeded: bool = job.ranks.iter().any(|rank| rank.is_exceeded),
         /// The result of checking the bounds over all ranks, including those in only one folder; null without bounds.
         check: Option<Word<Outcome>> = job.has_bounds.then(|| Word::of(&job.outcome)),
+        /// The rank of a single folder whose memory differs most from the others'; null for two folders, or if no rank differs.
+        odd_one_out: Option<OddOne<'a>> = job.odd.as_ref().map(OddOne::of),
         /// How the ranks were paired, and which have no counterpart.
         notes: &'a [String] = &job.matched.notes,
+    }
+}
+
+view! {
+    struct OddOne<'a>(odd: &'a Odd) {
+        /// The rank.
+        rank: u64 = odd.rank,
+        /// The rank that it is compared with: the nearest to the median of the others.
+        compared_with: u64 = odd.typical,
+        /// What differs, in sentences.
+        why: Vec<&'a str> = odd.why.iter().map(|(_, text)| text.as_str()).collect(),
     }
 }
 

@@ -3,49 +3,23 @@
 //!
 //! The sentences say what changed, how the recordings are related, and what they lack; notes say what was compared and how.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-
 use parkade_analysis::diff::{
-    Comparison, Grouping, Held, NoSteps, Origin, Part, Peak, Phase, REPETITION, Relation, Run, SizeClass, Steps, Which,
+    Comparison, Grouping, Held, Measure, NoSteps, Origin, Part, Peak, Phase, REPETITION, Relation, Run, Steps, Which,
 };
 use parkade_analysis::fragmentation::Fragmentation;
-use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
 use parkade_replay::recognition::in_words;
 
+use super::begins;
 use super::compared::{Checked, Compared, File, Shown, Verdict};
-use crate::commands::diagnose::parts;
+use super::words::{change, percent, phase_words};
 use crate::terminal::answer::Answer;
 use crate::terminal::output::{self, Tone, count};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::run_words;
-use crate::terminal::size::show_bytes;
+use crate::terminal::runner::Outcome;
+use crate::terminal::size::{show_apart, show_bytes};
 use crate::terminal::table::Table;
-
-/// The change from one value to the other as a share of the first; `None` if the first is 0.
-pub(super) fn share(a: u64, b: u64) -> Option<f64> {
-    (a > 0).then(|| (b as f64 - a as f64) / a as f64)
-}
-
-/// The same in percent, with a sign.
-pub(super) fn percent(a: u64, b: u64) -> String {
-    match share(a, b) {
-        _ if a == b => String::new(),
-        Some(share) if share >= 10.0 => format!("x {:.0}", share + 1.0),
-        Some(share) => format!("{:+.1} %", share * 100.0),
-        None => String::new(),
-    }
-}
-
-/// A change in bytes with its sign.
-pub(super) fn change(a: u64, b: u64) -> String {
-    match b.cmp(&a) {
-        std::cmp::Ordering::Equal => "same".to_owned(),
-        std::cmp::Ordering::Greater => format!("+{}", show_bytes(b - a)),
-        std::cmp::Ordering::Less => format!("-{}", show_bytes(a - b)),
-    }
-}
 
 /// The parts of reserved memory, which add up to all of it.
 pub(super) fn parts(heap: &Fragmentation) -> [(&'static str, u64); 4] {
@@ -96,16 +70,17 @@ fn headline(comparison: &Comparison) -> String {
         return format!("B reserves as much as A {when}: {}, {allocated}.", show_bytes(reserved_b));
     }
     let more = if reserved_b > reserved_a { "more" } else { "less" };
-    let beyond = |reserved: u64, allocated: u64| reserved.saturating_sub(allocated);
+    let [unused_a, unused_b] = begins::unused(comparison);
+    let used = |run: &Run, unused: u64| run.peak_reserved.bytes.saturating_sub(unused);
     format!(
-        "B reserves {} {more} than A {when}: {} instead of {} ({}). Allocated memory accounts for {} of this change, and unused \
+        "B reserves {} {more} than A {when}: {} instead of {} ({}). Memory in use accounts for {} of this change, and unused \
          reserved memory for {}.",
         show_bytes(reserved_a.abs_diff(reserved_b)),
         show_bytes(reserved_b),
         show_bytes(reserved_a),
         percent(reserved_a, reserved_b),
-        part_of_change(allocated_a, allocated_b),
-        part_of_change(beyond(reserved_a, allocated_a), beyond(reserved_b, allocated_b))
+        part_of_change(used(a, unused_a), used(b, unused_b)),
+        part_of_change(unused_a, unused_b)
     )
 }
 
@@ -194,49 +169,6 @@ fn run_line(file: &File, run: &Run) -> String {
         _ => format!("{}{steps}", count(run.entries, "entry")),
     };
     output::one_line(&format!("{}; {part}", output::shorten(settings, 200)))
-}
-
-/// The origin of blocks, on one line.
-fn origin(compared: &Compared, origin: Origin) -> String {
-    match origin {
-        Origin::Sizes(SizeClass { least_bytes: 0, below_bytes }) => format!("no stack, less than {}", power(below_bytes)),
-        Origin::Sizes(class) => format!("no stack, {} to {}", power(class.least_bytes), power(class.below_bytes)),
-        Origin::Stack { a, b } => {
-            let (file, stack) = match b {
-                Some(b) => (compared.second(), b),
-                None => (&compared.a, a.unwrap_or(StackId::NONE)),
-            };
-            let (recording, names) = (&file.recording, &file.names);
-            let is_named = names.has_native(&recording.stacks, stack);
-            let innermost = recording.stacks.frames(stack).next().filter(|_| !is_named).map(|frame| frame.name.as_ref());
-            let line = parts::stack_line(names, recording, stack).unwrap_or_else(|| "an empty stack".to_owned());
-            // It distinguishes the requests of one line of the program.
-            match innermost.filter(|name| !line.starts_with(&format!("{name} "))) {
-                Some(name) => format!("{} in {line}", output::one_line(&output::shorten(name, 60))),
-                None => line,
-            }
-        }
-    }
-}
-
-/// A power of two that is at least 1 MiB, in the largest unit in which it is whole.
-fn power(bytes: u64) -> String {
-    let units = [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30)];
-    let unit = units.into_iter().find(|(_, bits)| bytes >> bits > 0);
-    let (name, bits) = unit.unwrap_or(("MiB", 20));
-    format!("{} {name}", bytes >> bits)
-}
-
-/// A phase in words. `has_others` means that scopes other than the optimizer's are annotated.
-fn phase_words(phase: &Phase, has_others: bool) -> String {
-    match phase {
-        Phase::Outside if has_others => "outside of these".to_owned(),
-        Phase::Outside => "outside the optimizer".to_owned(),
-        Phase::BeforeTrace => "before the first entry".to_owned(),
-        Phase::ZeroGrad => "zero_grad".to_owned(),
-        Phase::Scope(name) => output::one_line(&output::shorten(name, 60)),
-        Phase::Forward | Phase::Backward | Phase::Optimizer => phase.name().to_owned(),
-    }
 }
 
 /// What the steps show as a whole.
@@ -382,10 +314,19 @@ fn no_steps(steps: &Steps) -> Option<String> {
 /// Groups of blocks that are listed without --all.
 const GROUPS: usize = 10;
 
-pub(super) fn answer(compared: &Compared, all: bool) -> Answer {
+/// The answer. `exit` is the outcome of the command, if this is its only answer.
+pub(super) fn answer(compared: &Compared, all: bool, exit: Option<Outcome>) -> Answer {
     let mut answer = Answer::new();
     for checked in &compared.checks {
-        verdict(&mut answer, compared, checked);
+        verdict(&mut answer, compared, checked, exit);
+    }
+    // Below the verdict on the only device is where its change begins; several devices have their own lines.
+    let is_first = !compared.checks.is_empty() && compared.devices.len() == 1;
+    let begins = |answer: &mut Answer, shown: &Shown| {
+        begins::rows(compared, shown, ["A", "B"]).into_iter().for_each(|(label, text)| answer.row(label, text));
+    };
+    if is_first {
+        begins(&mut answer, &compared.devices[0]);
     }
     if !compared.checks.is_empty() {
         answer.gap();
@@ -399,6 +340,9 @@ pub(super) fn answer(compared: &Compared, all: bool) -> Answer {
         }
         if let Shown::Two(comparison) = shown {
             answer.headline(Tone::Plain, format!("{}{}", on(compared, shown), headline(comparison)));
+        }
+        if !is_first {
+            begins(&mut answer, shown);
         }
         for text in out_of_memory(compared, shown) {
             answer.alert("out of memory:", text);
@@ -449,7 +393,12 @@ fn two(answer: &mut Answer, compared: &Compared, comparison: &Comparison, all: b
     if all {
         details(answer, &runs);
     }
-    groups(answer, compared, comparison, all);
+    let changed = comparison.onset.as_ref().map_or(Measure::Allocated, |onset| onset.measure);
+    groups(answer, compared, comparison, changed, all);
+    let other = if changed == Measure::Reserved { Measure::Allocated } else { Measure::Reserved };
+    if all && has_trace(&runs) && runs.iter().any(|run| run.peak_allocated.entry != run.peak_reserved.entry) {
+        groups(answer, compared, comparison, other, all);
+    }
     // A phase or a step of one program says nothing about another program's.
     if all && comparison.likeness.relation != Relation::LittleInCommon {
         phases(answer, comparison);
@@ -527,43 +476,42 @@ fn place(peak: &Peak) -> String {
     format!("{entry}{step}")
 }
 
-/// What holds the memory. Stacks that look the same in one line share a row; JSON lists each.
-fn groups(answer: &mut Answer, compared: &Compared, comparison: &Comparison, all: bool) {
-    if comparison.growth.is_empty() {
+/// What holds the memory at the peaks of this measure. Stacks that look the same in one line share a row; JSON lists each.
+fn groups(answer: &mut Answer, compared: &Compared, comparison: &Comparison, measure: Measure, all: bool) {
+    let rows = begins::rows_of_groups(compared, begins::growth(comparison, measure));
+    if rows.is_empty() {
         return;
     }
-    let mut rows: BTreeMap<String, [Held; 2]> = BTreeMap::new();
-    for group in &comparison.growth {
-        let [a, b] = rows.entry(origin(compared, group.origin)).or_default();
-        (*a, *b) = (a.and(group.a), b.and(group.b));
-    }
-    let mut rows: Vec<(String, [Held; 2])> = rows.into_iter().collect();
-    rows.sort_by_key(|(_, [a, b])| Reverse((b.bytes.abs_diff(a.bytes), b.bytes)));
     let (changed, same): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, [a, b])| a != b);
-    let when = if comparison.a.part == Part::End || comparison.a.entries == 0 {
-        "at the end"
-    } else {
-        "at the peak of allocated memory"
+    let when = match measure {
+        _ if comparison.a.part == Part::End || comparison.a.entries == 0 => "at the end",
+        Measure::Allocated => "at the peak of allocated memory",
+        Measure::Reserved => "at the peak of reserved memory",
     };
     answer.gap();
     if changed.is_empty() {
-        return answer.toned(Tone::Dim, format!("held {when}: the same in {}", count(same.len(), "group")));
+        answer.toned(Tone::Dim, format!("held {when}: the same in {}", count(same.len(), "group")));
+    } else {
+        let held = format!("held {when}");
+        let mut table = Table::new(["change", "A (blocks)", "B (blocks)", held.as_str()]);
+        let (shown, rest) = changed.split_at(if all { changed.len() } else { changed.len().min(GROUPS) });
+        for (name, held) in shown {
+            table.row(cells(name, *held));
+        }
+        if !rest.is_empty() {
+            table.row(cells(&format!("{} more that changed (--all)", rest.len()), sum(rest)));
+        }
+        if !same.is_empty() {
+            table.row(cells(&format!("{} that did not change", same.len()), sum(&same)));
+        }
+        let [(a, b), (c, d)] = [sum(&changed), sum(&same)].map(|[a, b]| (a, b));
+        table.row(cells("together", [a.and(c), b.and(d)]));
+        if measure == Measure::Reserved {
+            let [a, b] = begins::unused(comparison);
+            table.row([change(a, b), show_bytes(a), show_bytes(b), begins::UNUSED.to_owned()]);
+        }
+        answer.table(table.with_left([3]));
     }
-    let held = format!("held {when}");
-    let mut table = Table::new(["change", "A (blocks)", "B (blocks)", held.as_str()]);
-    let (shown, rest) = changed.split_at(if all { changed.len() } else { changed.len().min(GROUPS) });
-    for (name, held) in shown {
-        table.row(cells(name, *held));
-    }
-    if !rest.is_empty() {
-        table.row(cells(&format!("{} more that changed (--all)", rest.len()), sum(rest)));
-    }
-    if !same.is_empty() {
-        table.row(cells(&format!("{} that did not change", same.len()), sum(&same)));
-    }
-    let [(a, b), (c, d)] = [sum(&changed), sum(&same)].map(|[a, b]| (a, b));
-    table.row(cells("together", [a.and(c), b.and(d)]));
-    answer.table(table.with_left([3]));
 }
 
 fn sum(rows: &[(String, [Held; 2])]) -> [Held; 2] {
@@ -630,15 +578,18 @@ fn steps(answer: &mut Answer, comparison: &Comparison) {
     answer.table(table.with_left([]));
 }
 
-/// Whether a bound holds.
-fn verdict(answer: &mut Answer, compared: &Compared, checked: &Checked) {
-    let check = &checked.check;
+/// Whether a bound holds, and what that makes of the exit code.
+fn verdict(answer: &mut Answer, compared: &Compared, checked: &Checked, exit: Option<Outcome>) {
+    let (check, verdict) = (&checked.check, compared.verdict(checked));
     let device = if compared.devices.len() > 1 { format!("device {}: ", checked.device) } else { String::new() };
-    let allowed = format!("{} (--fail-above {}; {} bytes)", show_bytes(check.allowed_bytes), checked.text, check.allowed_bytes);
-    let peak = format!("{device}peak reserved {} ({} bytes)", show_bytes(check.peak_bytes), check.peak_bytes);
-    match compared.verdict(checked) {
-        Verdict::Exceeded => answer.alert("too much:", format!("{peak} is above {allowed}")),
-        Verdict::Holds => answer.headline(Tone::Good, format!("holds: {peak} is not above {allowed}")),
+    let [peak, allowed] = show_apart(check.peak_bytes, check.allowed_bytes);
+    let allowed = format!("{allowed} (--fail-above {})", checked.text);
+    let peak = format!("{device}peak reserved {peak}{}", growth_of(compared, checked));
+    let code =
+        exit.filter(|exit| *exit == verdict.outcome()).map_or_else(String::new, |exit| format!("; exit code {}", exit as u8));
+    match verdict {
+        Verdict::Exceeded => answer.alert("too much:", format!("{peak} is above {allowed}{code}")),
+        Verdict::Holds => answer.headline(Tone::Good, format!("holds: {peak} is not above {allowed}{code}")),
         Verdict::Died(which) => {
             let (is, run) = match which {
                 Which::A => ("is above", "A"),
@@ -646,8 +597,20 @@ fn verdict(answer: &mut Answer, compared: &Compared, checked: &Checked) {
                 Which::B => ("is not above", "the run"),
             };
             let because = format!("{run} died, and its peak covers only the time before the error");
-            answer.alert("not known:", format!("{peak} {is} {allowed}, but {because}"));
+            answer.alert("not known:", format!("{peak} {is} {allowed}, but {because}{code}"));
         }
+    }
+}
+
+/// By how much the checked peak grew, in brackets; nothing if it is not the peak of what both files have.
+fn growth_of(compared: &Compared, checked: &Checked) -> String {
+    let of_device = |shown: &&Shown| shown.last().device == checked.device;
+    let Some(Shown::Two(comparison)) = compared.devices.iter().find(of_device) else { return String::new() };
+    let [a, b] = [&comparison.a, &comparison.b].map(|run| run.peak_reserved.bytes);
+    match percent(a, b) {
+        _ if b != checked.check.peak_bytes => String::new(),
+        percent if percent.is_empty() => format!(" ({})", if a == b { "the same as A's".to_owned() } else { change(a, b) }),
+        percent => format!(" ({}, {percent})", change(a, b)),
     }
 }
 

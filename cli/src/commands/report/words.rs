@@ -320,7 +320,7 @@ fn advice_of(report: &Found) -> Advice {
     match recommended {
         Some(option) if option.is_own => lines.push(advise_words::KEEP.to_owned()),
         Some(_) => {}
-        None => lines.push(advise_words::no_setting(report)),
+        None => lines.push(advise_words::no_setting(report, None)),
     }
     if let Some(option) = recommended {
         lines.push(advise_words::why(report));

@@ -3,13 +3,15 @@
 //! The smallest memory is shown by workload and policy, over seeds, and as means; the driver's work as time, time per step and
 //! in the later half, and waiting.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use parkade_research::study::sweep::{
-    BoundRatios, Capacity, Cell, Course, CourseOfAll, Level, Plan, PolicySummary, SeedComparison, Without,
+    BoundRatios, Capacity, Cell, Course, CourseOfAll, Level, Plan, PlannedWorkload, PolicySummary, SeedComparison, Without,
 };
 
 use super::rows::Finished;
+use super::usable::Usable;
 use crate::terminal::answer::Answer;
 use crate::terminal::markup::escape;
 use crate::terminal::table::Table;
@@ -37,36 +39,120 @@ pub(super) fn short(finished: &Finished) -> Vec<Grid> {
 pub(super) fn brief(finished: &Finished) -> Grid {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let baseline = &plan.policies[summary.baseline];
-    let tight = tightest(plan);
+    let bytes = smallest_bytes(finished);
+    // The share of the workloads that fit says nothing about one of them.
+    let tight = tightest(plan).filter(|_| bytes.is_none());
     let plenty = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty);
-    let mut header: Vec<Head> = ["policy", "memory over LOAD"].map(Head::from).into();
+    let mut header: Vec<Head> = vec![Head::from("policy")];
+    header.extend(bytes.iter().map(|_| Head::from("memory")));
+    header.push(Head::from(if bytes.is_some() { "over LOAD" } else { "memory over LOAD" }));
     if plan.policies.len() > 1 {
         header.push(Head::from(&*format!("against {baseline}")));
     }
     header.extend(tight.map(|place| Head::from(&*format!("fits in {}", capacity(plan.capacities[place])))));
     header.extend(plenty.map(|_| Head::from("driver ms")));
+    header.push(Head::from("in PyTorch"));
     let mut policies: Vec<&PolicySummary> = summary.policies.iter().collect();
-    let mean = |policy: &PolicySummary| policy.ratio.map_or(f64::INFINITY, |level| level.mean);
     policies.sort_by(|one, other| mean(one).total_cmp(&mean(other)));
     let row = |policy: &&PolicySummary| {
-        let mut row = vec![policy.name.clone(), policy.ratio.map_or_else(none, |level| ratio(level.mean))];
+        let mut row = vec![policy.name.clone()];
+        row.extend(bytes.iter().map(|bytes| bytes.get(policy.name.as_str()).map_or_else(none, |&bytes| size::show_bytes(bytes))));
+        row.push(policy.ratio.map_or_else(none, |level| ratio(level.mean)));
         if plan.policies.len() > 1 {
             row.push(policy.versus.as_ref().and_then(|versus| versus.ratio).map_or_else(none, |level| ratio(level.mean)));
         }
         row.extend(tight.map(|place| format!("{:.0}%", policy.fits[place] * 100.0)));
         row.extend(plenty.map(|place| policy.driver_ns[place].map_or_else(none, |level| number(level.mean / 1e6))));
+        row.push(Usable::of(&policy.name).word().to_owned());
         row
     };
     let rows = policies.iter().map(row).collect();
-    Grid { title: "Geometric means over the workloads".to_owned(), note: String::new(), header, rows }
+    let title = match plan.workloads.as_slice() {
+        [one] => format!("The smallest memory in which {} fits", one.name),
+        _ => "Geometric means over the workloads".to_owned(),
+    };
+    Grid { title, note: String::new(), header, rows }
 }
 
-/// Which policy needs the least memory, how much less than the baseline, and at what cost.
+/// The smallest memory in which the only workload fits, by policy; `None` for several workloads or seeds.
+fn smallest_bytes(finished: &Finished) -> Option<BTreeMap<&str, u64>> {
+    let [PlannedWorkload { seeds: 1, .. }] = finished.plan.workloads.as_slice() else { return None };
+    let smallest = finished.rows.iter().filter(|row| row.capacity == Capacity::Smallest && row.fits);
+    Some(smallest.filter_map(|row| Some((row.policy.as_str(), row.capacity_bytes?))).collect())
+}
+
+/// Which of the policies that PyTorch can use needs the least memory, how much less than the baseline, and at what cost; and
+/// which policy needs less in the simulator.
 pub(super) fn verdict(finished: &Finished) -> String {
-    match too_small(finished) {
-        Some(none) => format!("{}; {none}", least(finished)),
-        None => least(finished),
+    let Some(best) = best(finished, Usable::is_today).or_else(|| best(finished, |_| true)) else {
+        return "no policy fits any workload in the memory that was tried".to_owned();
+    };
+    let mut said = needs(finished, best);
+    if let Some(other) = self::best(finished, |_| true).filter(|other| mean(other) < mean(best)) {
+        let only = if Usable::of(&other.name) == Usable::Simulator { "only in the simulator" } else { "with that release" };
+        let _ = write!(said, "; {} needs {}, but {only}", other.name, amount(finished, other));
     }
+    if let Some(none) = too_small(finished) {
+        let _ = write!(said, "; {none}");
+    }
+    said
+}
+
+/// The line that makes PyTorch use the best policy.
+pub(super) fn line(finished: &Finished) -> Option<String> {
+    Usable::of(&best(finished, Usable::is_today)?.name).line().map(str::to_owned)
+}
+
+/// The best policy that needs only PyTorch's settings, with its line, unless it is the best of all or needs as much as the baseline.
+pub(super) fn by_settings(finished: &Finished) -> Option<String> {
+    let best_of_all = best(finished, Usable::is_today)?;
+    let best = best(finished, |usable| matches!(usable, Usable::Default | Usable::Setting(_)))?;
+    let usable = Usable::of(&best.name);
+    let is_less = best.versus.as_ref().and_then(|versus| versus.ratio).is_some_and(|versus| versus.mean < 1.0);
+    let line = usable.line().filter(|_| is_less && best.name != best_of_all.name)?;
+    Some(format!("{} ({line})", needs(finished, best)))
+}
+
+/// The policy that needs the least memory of those that PyTorch can use in such a way. The first among equals.
+fn best(finished: &Finished, is_wanted: impl Fn(&Usable) -> bool) -> Option<&PolicySummary> {
+    let is_wanted = |policy: &&PolicySummary| is_wanted(&Usable::of(&policy.name)) && fails_in_more(finished, policy).is_empty();
+    let policies = finished.summary.policies.iter().filter(|policy| policy.ratio.is_some()).filter(is_wanted);
+    policies.min_by(|one, other| mean(one).total_cmp(&mean(other)))
+}
+
+/// The capacities in which the only workload fails under a policy, although it fits in less; empty for several workloads.
+fn fails_in_more(finished: &Finished, policy: &PolicySummary) -> Vec<String> {
+    if smallest_bytes(finished).is_none() {
+        return Vec::new();
+    }
+    let capacities = finished.plan.capacities.iter().zip(&policy.fits);
+    let fails = capacities.filter(|&(capacity, &fits)| match capacity {
+        Capacity::Load(share) => share.value() > mean(policy) && fits == 0.0,
+        _ => false,
+    });
+    fails.map(|(&of, _)| capacity(of)).collect()
+}
+
+/// The policies under which the only workload fails in more memory than it needs.
+pub(super) fn not_monotone(finished: &Finished) -> Option<String> {
+    let of = |policy: &PolicySummary| {
+        let fails = fails_in_more(finished, policy);
+        let fails: Vec<&str> = fails.iter().map(String::as_str).collect();
+        (!fails.is_empty()).then(|| format!("{} (fails in {})", policy.name, output::enumerated(&fails)))
+    };
+    let found: Vec<String> = finished.summary.policies.iter().filter_map(of).collect();
+    (!found.is_empty())
+        .then(|| format!("not recommended, because more memory than the smallest is not always enough: {}", found.join(", ")))
+}
+
+fn mean(policy: &PolicySummary) -> f64 {
+    policy.ratio.map_or(f64::INFINITY, |level| level.mean)
+}
+
+/// The smallest memory of a policy: in bytes for one workload, else over LOAD.
+fn amount(finished: &Finished, policy: &PolicySummary) -> String {
+    let bytes = smallest_bytes(finished).and_then(|bytes| bytes.get(policy.name.as_str()).copied());
+    bytes.map_or_else(|| format!("{} of LOAD", ratio(mean(policy))), size::show_bytes)
 }
 
 /// The capacities in which nothing fits.
@@ -79,26 +165,27 @@ fn too_small(finished: &Finished) -> Option<String> {
     (!names.is_empty()).then(|| format!("no policy fits any workload in {}", output::enumerated(&names)))
 }
 
-/// The policy that needs the least memory.
-fn least(finished: &Finished) -> String {
+/// What a policy needs, compared with the baseline.
+fn needs(finished: &Finished, policy: &PolicySummary) -> String {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let baseline = &summary.policies[summary.baseline];
-    let measured = summary.policies.iter().filter_map(|policy| Some((policy, policy.ratio?.mean)));
-    let Some((best, mean)) = measured.min_by(|one, other| one.1.total_cmp(&other.1)) else {
-        return "no policy fits any workload in the memory that was tried".to_owned();
+    let load = format!("{} of LOAD, the most bytes live at once", ratio(mean(policy)));
+    let (bytes, over) = match smallest_bytes(finished) {
+        Some(_) => (format!("{}, ", amount(finished, policy)), load),
+        None => (String::new(), format!("{load}, over {}", output::count(plan.workloads.len() as u64, "workload"))),
     };
-    let workloads = output::count(plan.workloads.len() as u64, "workload");
-    let over = format!("{} of LOAD, the most bytes live at once, over {workloads}", ratio(mean));
-    let Some(versus) = best.versus.as_ref().and_then(|versus| versus.ratio) else {
-        let alone = if plan.policies.len() == 1 { "" } else { ": no other policy needs less memory" };
-        return format!("{} needs {over}{alone}", best.name);
+    let Some(versus) = policy.versus.as_ref().and_then(|versus| versus.ratio) else {
+        let is_least = summary.policies.iter().all(|other| mean(other) >= mean(policy));
+        let alone = if plan.policies.len() == 1 || !is_least { "" } else { ": no other policy needs less memory" };
+        return format!("{} needs {bytes}{over}{alone}", policy.name);
     };
     let less = (1.0 - versus.mean) * 100.0;
-    let times = |place: usize| Some(best.driver_ns[place]?.mean / baseline.driver_ns[place]?.mean);
+    let compared = if less < 0.0 { format!("{:.1} % more", -less) } else { format!("{less:.1} % less") };
+    let times = |place: usize| Some(policy.driver_ns[place]?.mean / baseline.driver_ns[place]?.mean);
     let plenty = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty);
     let cost = plenty.and_then(times).filter(|times| times.is_finite());
     let cost = cost.map_or_else(String::new, |times| format!(", for {} times its driver time", number(times)));
-    format!("{} needs {less:.1} % less memory than {}{cost}: {over}", best.name, baseline.name)
+    format!("{} needs {bytes}{compared} memory than {}{cost}: {over}", policy.name, baseline.name)
 }
 
 /// All tables.

@@ -66,7 +66,8 @@ pub(super) fn find(args: &Args) -> Result<Found> {
 /// The trainings of the requested workloads, each once. `all` means those of the catalogue.
 fn trainings(args: &Args) -> Result<Vec<Training>> {
     let mut items: Vec<String> = Vec::new();
-    for list in &args.workloads {
+    let given = args.given_workloads();
+    for list in &given {
         for item in workload_items(list)? {
             let item = item.to_string_lossy().into_owned();
             let meant = match item.as_str() {
@@ -80,7 +81,7 @@ fn trainings(args: &Args) -> Result<Vec<Training>> {
             items.extend(meant);
         }
     }
-    if args.workloads.is_empty() {
+    if given.is_empty() {
         items.push(WORKLOAD.to_owned());
     }
     let mut trainings: Vec<Training> = Vec::new();

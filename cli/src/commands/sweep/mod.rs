@@ -12,6 +12,7 @@ mod largest_batch;
 mod plan;
 pub(crate) mod rows;
 pub(crate) mod show;
+mod usable;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

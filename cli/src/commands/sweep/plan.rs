@@ -21,8 +21,10 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::rows::Shard;
 use super::show::Shown;
+use super::usable::Usable;
+use crate::recordings::Inputs;
 use crate::terminal::args::{policy, suggestion};
-use crate::terminal::json_struct::{all, view};
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::outputs::Target;
 use crate::terminal::progress::WrongArgument;
 use crate::terminal::{output, recording, size};
@@ -60,8 +62,9 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         preallocate: args.prealloc,
     };
     let (mut sources, mut files) = (Vec::new(), Vec::new());
-    let all = [OsString::from("all")];
-    for found in chosen_workloads(if args.workloads.is_empty() { &all } else { &args.workloads })? {
+    let given = args.given_workloads();
+    let all = vec![OsString::from("all")];
+    for found in chosen_workloads(if given.is_empty() { &all } else { &given })? {
         let seeds = if is_seeded(&found.source, args.seeds) { args.seeds } else { 1 };
         plan.workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
         // Checked after each workload, because generating all of them takes time if there turn out to be too many jobs.
@@ -155,6 +158,7 @@ fn chosen_workloads(lists: &[OsString]) -> Result<Vec<Found>> {
         for item in workload_items(list)? {
             match item.to_str() {
                 Some("all") => chosen.extend(CATALOGUE.iter().map(of_catalogue)),
+                _ if is_folder(&item) => chosen.extend(of_folder(Path::new(&item))?),
                 _ => chosen.extend(workload(&item)?),
             }
         }
@@ -212,6 +216,27 @@ fn workload(item: &OsStr) -> Result<Vec<Found>> {
         None if path.exists() => of_file(),
         None => Err(unknown(&text)),
     }
+}
+
+/// Whether the item names a folder and no workload.
+fn is_folder(item: &OsStr) -> bool {
+    let text = item.to_string_lossy();
+    let name = text.split(':').next().unwrap_or(&text);
+    workload::named(&text).is_none() && workload::keys(name).is_none() && Path::new(item).is_dir()
+}
+
+/// The recordings in a folder.
+fn of_folder(folder: &Path) -> Result<Vec<Found>> {
+    let inputs = Inputs::of(&[folder.to_owned()]);
+    inputs.remarks.iter().for_each(|remark| output::complain(remark));
+    let mut found = Vec::new();
+    for input in inputs.all {
+        if let Some(refusal) = input.refusal {
+            bail!("{}: {refusal}", input.path.display());
+        }
+        found.extend(of_recording(&input.path).with_context(|| input.path.display().to_string())?);
+    }
+    Ok(found)
 }
 
 fn of_catalogue(known: &'static NamedWorkload) -> Found {
@@ -331,6 +356,8 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
 /// graphs are reset. Two more columns are results, not bounds: the need of an ideal allocator that remaps pages of 2 MiB at
 /// will, and the best packing found offline, with every lifetime known in advance.
 ///
+/// The policies are marked by how PyTorch can use them, and the verdict names the best one that it can, with the line to paste.
+///
 /// A row depends only on its job, so any number of threads or machines produces the same bytes.
 ///
 /// With --largest-batch the sweep answers a different question: how large a batch fits? For each training of a transformer,
@@ -342,10 +369,11 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
 /// context is subtracted from each device first.
 #[derive(Parser)]
 #[command(after_help = "Examples:
+  parkade sweep snapshot.pickle
   parkade sweep --list
   parkade sweep
   parkade sweep --workloads all,snapshot.pickle --policies pytorch,pytorch-expandable --capacities 1.02,1.1,80GiB
-  parkade sweep --workloads snapshot.pickle --policies pytorch-expandable,pytorch-rescue,compaction
+  parkade sweep snapshot.pickle --policies pytorch-expandable,pytorch-rescue,compaction
   parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
@@ -359,11 +387,14 @@ made.
 
 Exit code: 0 done, 1 with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {
-    /// Workloads: catalogue names, descriptions of generated workloads, recordings, or all. Separated by commas, or given several
-    /// times. Recordings with the same name are distinguished by their folders. [default: all; with --largest-batch
+    /// Workloads: recordings, folders of recordings, catalogue names, descriptions of generated workloads, or all. Recordings with
+    /// the same name are distinguished by their folders. [default: all; with --largest-batch
     /// transformer:preset=7b,mixed=on,steps=3]
+    #[arg(value_name = "WORKLOAD")]
+    positional: Vec<OsString>,
+    /// The same, separated by commas; may be given several times.
     #[arg(short, long, value_name = "LIST")]
-    pub(super) workloads: Vec<OsString>,
+    workloads: Vec<OsString>,
     /// Policies, or all, which leaves out pytorch-rescue and compaction. Some take parameters, which --list prints:
     /// 'best-fit-remap:fit=first;handle=20MiB', 'pytorch:release=2.15;settings=[expandable_segments:True]',
     /// pytorch-rescue:reach=free.
@@ -405,6 +436,13 @@ pub struct Args {
     /// List the workloads, generators, policies and address models; with --json as one object.
     #[arg(long)]
     pub(super) list: bool,
+}
+
+impl Args {
+    /// The given workloads, in both forms.
+    pub(super) fn given_workloads(&self) -> Vec<OsString> {
+        self.positional.iter().chain(&self.workloads).cloned().collect()
+    }
 }
 
 /// A pool with no more threads than jobs and processors.
@@ -519,6 +557,9 @@ view! {
         is_among_all: bool = POLICIES.iter().any(|known| known.name == policy.name),
         /// Whether only one thread at a time may use the GPU under PyTorch (`serial=True`).
         needs_serial_work: bool = needs_serial_work(&policy.name),
+        /// How PyTorch can use it: `default`, `setting` (`PYTORCH_CUDA_ALLOC_CONF`), `release` (a different one of PyTorch),
+        /// `enable` (`parkade.enable`) or `simulator` (not).
+        under_pytorch: Word<Usable> = Word::of(&Usable::of(&policy.name)),
         /// What its name takes as `key=value`.
         parameters: Vec<Taken> = all(PARAMETERS.iter().filter(|taken| taken.policy == policy.name), Taken::of),
     }

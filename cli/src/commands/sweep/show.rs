@@ -13,9 +13,10 @@ use parkade_research::study::sweep::{
 use super::grids::{self, Grid};
 use super::html;
 use super::rows::{self, Finished, OfOverlap, Overlap};
+use super::usable::{self, Usable};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Json;
-use crate::terminal::json_struct::{all, view};
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::output;
 use crate::terminal::output::Tone;
 use crate::terminal::outputs::{Target, Wanted};
@@ -148,6 +149,7 @@ impl Shown {
     pub(crate) fn answer(&self, finished: &Finished) -> Answer {
         let (mut answer, subject) = (Answer::new(), rows::subject(&finished.plan));
         answer.headline(Tone::Plain, grids::verdict(finished));
+        answer.row("or", grids::by_settings(finished).unwrap_or_default());
         answer.gap();
         if self.all {
             answer.paragraph(subject);
@@ -159,10 +161,15 @@ impl Shown {
             answer.paragraph(grids::about_smallest(finished));
         } else {
             grids::brief(finished).add_to(&mut answer);
+            answer.paragraph(usable::LEGEND);
+            answer.paragraphs(grids::not_monotone(finished));
             answer.paragraph(subject);
             answer.hint("--all shows each workload");
         }
         answer.paragraphs(finished.about_builds());
+        if let Some(line) = grids::line(finished) {
+            answer.code(Tone::Good, line);
+        }
         answer
     }
 
@@ -258,6 +265,10 @@ view! {
     struct Policy<'a>(plan: &'a Plan, policy: &'a PolicySummary, cells: &[Cell], equal_buffers: Option<f64>) {
         /// The policy's name.
         policy: &'a str = &policy.name,
+        /// How PyTorch can use it, as in `sweep --list`.
+        under_pytorch: Word<Usable> = Word::of(&Usable::of(&policy.name)),
+        /// The line that makes PyTorch use it; null if there is none, or if it needs none.
+        line: Option<String> = Usable::of(&policy.name).line().map(str::to_owned),
         /// The smallest memory over LOAD.
         memory_over_load: Option<Mean> = policy.ratio.map(Mean::of),
         /// `memory_over_load` without the outlier.
