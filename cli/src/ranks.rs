@@ -327,7 +327,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             let others: Vec<usize> = variants.iter().skip(1).flat_map(|one| one.runs.iter().copied()).collect();
             format!(
                 "{} ran a different program than the others, or a different part of it: the sizes requested have little in \
-                 common, so the search for the odd one out leaves {} out",
+                 common, so the search for the odd one out excludes {}",
                 named(ranks, &others),
                 if others.len() == 1 { "it" } else { "them" }
             )

@@ -157,7 +157,7 @@ def _rescue(policy: str, rescue: bool | str | None) -> tuple[str, str]:
     known: dict[object, str] = {True: "1", False: "", "1": "1", "0": "", "": "", "free": "free"}
     reach = known.get(rescue)
     if reach is None:
-        raise UsageError(f"rescue is True, 'free' or False, and PARKADE_RESCUE 1, free or 0; it is {rescue!r}")
+        raise UsageError(f"rescue must be True, 'free' or False (in PARKADE_RESCUE: 1, free or 0), not {rescue!r}")
     if reach and policy != "pytorch":
         raise UsageError(f"only the policy 'pytorch' has a rescue, not {policy!r}")
     return policy, reach
@@ -249,8 +249,8 @@ def _check_options(library: ctypes.CDLL, asked: _Asked) -> None:
     if needs_promise and not asked.serial:
         what = "a rescue" if asked.reach else f"the policy {asked.policy!r}"
         raise UsageError(
-            f"{what} replaces the memory of live tensors, which loses what another thread writes in that time: pass "
-            "serial=True if only one thread at a time uses the GPU, or use rescue='free'"
+            f"{what} replaces the memory of live tensors, so data that another thread writes at the same time is lost: "
+            "pass serial=True if only one thread at a time uses the GPU, or use rescue='free'"
         )
     if problem := _refusal(library, _Asked("pytorch", None, asked.release, "", 0, False)):
         raise EnableError(problem[1])

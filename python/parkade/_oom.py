@@ -192,9 +192,9 @@ def _of_snapshot(path: str, error: BaseException) -> list[str]:
         said += [] if found.cause else _of_message(error)
         said += str(found).splitlines()
     except (_TooLong, KeyboardInterrupt):
-        said.append(f"what helps was not found in time; ask again with: parkade advise {shlex.quote(path)}")
+        said.append(f"the search for a remedy took too long; to repeat it, run: parkade advise {shlex.quote(path)}")
     except Exception as error:
-        said.append(f"parkade could not find out what helps: {_words(error)}")
+        said.append(f"parkade could not determine what helps: {_words(error)}")
     return [*said, open_it]
 
 

@@ -127,7 +127,7 @@ class Advice(_fields.AdviceFields, Result):
         settings = self._best_settings()
         if settings is None:
             reason = self.verdict or self.outcome
-            raise Error(f"no settings help this program ({reason}), so none were applied: print the advice")
+            raise Error(f"no settings help this program ({reason}), so none were applied; print the advice to see why")
         if self.line is not None and self.line.startswith("parkade.enable("):
             warnings.warn(f"{self.line} is likelier to complete the run than these settings", stacklevel=2)
         torch = sys.modules.get("torch")

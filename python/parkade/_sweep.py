@@ -160,13 +160,13 @@ def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tup
             lines.pop()
         if lines and lines[0] != header:
             raise Error(
-                f"{os.fspath(output)} has rows of another sweep, or is not a file of rows: choose a different file, "
-                "or remove it"
+                f"{os.fspath(output)} has rows from a different sweep, or is not a file of rows: choose a different "
+                "file, or remove it"
             )
         if any(json.loads(line).get("program") != program for line in lines[1:]):
             raise Error(
-                f"{os.fspath(output)} has rows of a build of parkade other than {program}: choose a different file, "
-                "or remove it"
+                f"{os.fspath(output)} has rows from a different build of parkade than {program}: choose a different "
+                "file, or remove it"
             )
         file.seek(sum(map(len, lines)))
         file.truncate()
@@ -185,7 +185,7 @@ def _lock(file: IO[bytes], output: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Error(f"{os.fspath(output)} is being written by another sweep") from None
+        raise Error(f"{os.fspath(output)} is being written by a different sweep") from None
     except OSError:
         # A file system without locks.
         return

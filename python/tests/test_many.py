@@ -111,7 +111,7 @@ def test_a_sweep_is_continued(rows_of_one_machine, tmp_path, command):
         parkade.sweep(SMALL, "pytorch", output=path)
     older = rows_of_one_machine.replace(b'"program":"', b'"program":"0-')
     path.write_bytes(older)
-    with pytest.raises(parkade.Error, match="a build of parkade other than"):
+    with pytest.raises(parkade.Error, match="a different build of parkade than"):
         parkade.sweep(SMALL, POLICIES, seeds=2, output=path)
     assert path.read_bytes() == older
 
@@ -147,7 +147,7 @@ def _fails(number):
     return number
 
 
-needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes cannot be killed so here")
+needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill processes this way")
 
 
 @needs_sigkill

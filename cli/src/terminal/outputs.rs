@@ -556,7 +556,7 @@ impl Place {
         }
         let file = end_of_links(path)?;
         if file.file_name().is_none() {
-            return Err(io::Error::other("it is not the name of a file"));
+            return Err(io::Error::other("it does not name a file"));
         }
         match fs::metadata(folder_of(&file)) {
             Ok(folder) if folder.is_dir() => Ok(Place::File(file)),

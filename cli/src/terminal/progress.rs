@@ -234,7 +234,7 @@ fn failure(error: &anyhow::Error) -> Failure {
 /// Returns the message of a panic.
 fn words(panicked: &(dyn Any + Send)) -> String {
     let text = panicked.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("it does not say why").to_owned()
+    text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no reason was given").to_owned()
 }
 
 #[cfg(test)]

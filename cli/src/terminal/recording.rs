@@ -192,8 +192,12 @@ pub fn of_file(recording: &Recording) -> Vec<String> {
         Some(number + &left_out_words(left_out))
     });
     let earlier = recording.tolerated.earlier_snapshots;
-    let earlier = (earlier > 0)
-        .then(|| format!("the file has {}, dumped one after another: this is the last", output::count(earlier + 1, "snapshot")));
+    let earlier = (earlier > 0).then(|| {
+        format!(
+            "the file contains {}, dumped one after another; this answer uses the last one",
+            output::count(earlier + 1, "snapshot")
+        )
+    });
     inferred.chain(earlier).collect()
 }
 

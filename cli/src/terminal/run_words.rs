@@ -56,7 +56,10 @@ fn afterwards(error: &AfterError) -> String {
         format!("{allocated}, so it continued")
     } else if served_bytes >= error.goes_on_bytes {
         let repeated = show_bytes(served_bytes - telling_bytes);
-        format!("{allocated}, but {repeated} of it repeatedly, in code that had not run before, as error handling does")
+        format!(
+            "{allocated}, but {repeated} of that was allocated repeatedly in code that had not run before, as in error \
+                 handling"
+        )
     } else {
         format!("only {allocated}")
     }
@@ -78,7 +81,7 @@ pub fn rest(continuation: Option<&Continuation>) -> String {
 /// Says why the estimate, or the lack of one, does not show whether the program fits.
 pub fn doubt(doubt: Doubt) -> String {
     match doubt {
-        Doubt::NoSteps => "the program had not reached this point before, so nothing is known of what follows".to_owned(),
+        Doubt::NoSteps => "the program had not reached this point before, so nothing is known about what follows".to_owned(),
         Doubt::FewSteps(steps) => {
             format!("only {} came before the one that failed, too few to know what later ones need", count(steps, "step"))
         }
@@ -198,7 +201,7 @@ pub fn flushes(requests: &Requests) -> Vec<ReadFlush> {
 pub fn failed_check(check: Option<SelfCheck>) -> Option<String> {
     let check = check.filter(|check| !check.holds())?;
     let (own, recorded) = (size::show(check.own_settings_peak_bytes), size::show(check.recorded_peak_bytes));
-    Some(format!("self-check fails: own settings need {own}, recorded {recorded} ({:+.1} %)", check.error_percent()))
+    Some(format!("the self-check fails: replayed {own}, recorded {recorded} ({:+.1} %)", check.error_percent()))
 }
 
 /// Says how the doubtful flushes of a recording were read and why, with a sentence for each reason.
@@ -210,10 +213,10 @@ pub fn readings(requests: &Requests) -> Vec<String> {
         let and = if more > 0 { format!(" and {more} more") } else { String::new() };
         let read = match reason {
             FlushReason::CaptureFollows => "a call to empty_cache, because a capture follows",
-            FlushReason::OftenEmptied => "a call to empty_cache, because the program often makes one",
-            _ => "a retry for lack of memory, because the run never had that much",
+            FlushReason::OftenEmptied => "a call to empty_cache, because the program often calls it",
+            _ => "a retry after a failed request, because the run never had that much memory",
         };
-        Some(format!("cache released before entry {first}{and}: interpreted as {read}"))
+        Some(format!("the cache was released before entry {first}{and}; this is interpreted as {read}"))
     };
     reasons.into_iter().filter_map(sentence).collect()
 }
@@ -225,7 +228,7 @@ pub fn other_reading(otherwise: Extreme, is_limited: bool) -> String {
         (true, true) => "; it fits",
         (true, false) => "; it does not fit",
     };
-    format!("interpreted the other way, at most {} is reserved{fits}", size::show(otherwise.peak_reserved_bytes))
+    format!("with the other interpretation, at most {} is reserved{fits}", size::show(otherwise.peak_reserved_bytes))
 }
 
 #[cfg(test)]
@@ -238,7 +241,7 @@ mod tests {
         assert_eq!(failed_check(Some(check(580, 580))), None);
         assert_eq!(failed_check(None), None);
         let said = failed_check(Some(check(624 << 20, 580 << 20))).expect("it fails");
-        assert_eq!(said, "self-check fails: own settings need 624.00 MiB, recorded 580.00 MiB (+7.6 %)");
+        assert_eq!(said, "the self-check fails: replayed 624.00 MiB, recorded 580.00 MiB (+7.6 %)");
         let longest = failed_check(Some(check((1024 << 20) - 1, (1 << 20) * 513))).expect("it fails");
         assert!(longest.chars().count() <= 80, "{longest}");
     }
@@ -256,9 +259,9 @@ mod tests {
         assert_eq!(
             said,
             [
-                "cache released before entry 12: interpreted as a call to empty_cache, because a capture follows",
-                "cache released before entry 4 and 1 more: interpreted as a retry for lack of memory, because the run never \
-                 had that much",
+                "the cache was released before entry 12; this is interpreted as a call to empty_cache, because a capture follows",
+                "the cache was released before entry 4 and 1 more; this is interpreted as a retry after a failed request, \
+                 because the run never had that much memory",
             ]
         );
     }

@@ -203,12 +203,12 @@ impl Map {
         match entry.action {
             Action::Alloc => {
                 if !self.has_memory(address, end) {
-                    return Err("but no segment is there at that time");
+                    return Err("but no segment covers that address at that point");
                 }
             }
             Action::SegmentAlloc | Action::SegmentMap => {
                 if is_touched(&self.memory, address, end) {
-                    return Err("but there is already memory there");
+                    return Err("but memory is already reserved there");
                 }
                 if entry.action == Action::SegmentMap {
                     self.join(address, end);
@@ -223,7 +223,7 @@ impl Map {
                     return Err("but a block is still in use there");
                 }
                 if !self.take(address, end) {
-                    return Err("but there is no memory there at that time");
+                    return Err("but no memory is reserved there at that point");
                 }
             }
             Action::FreeCompleted | Action::FreeRequested | Action::Oom | Action::Snapshot => {}

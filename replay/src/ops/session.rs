@@ -542,13 +542,15 @@ impl Session {
             "capture_work" => {
                 let number = line.stream(1)?;
                 let node = device.capture_work(handle(number));
-                let node = node.ok_or_else(|| Failure::std(format!("stream {number} is not captured")))?;
+                let node = node.ok_or_else(|| Failure::std(format!("stream {number} is not being captured")))?;
                 return Ok(format!(",\"node\":{}", node.0));
             }
             "capture_wait" => {
                 let (number, other) = (line.stream(1)?, line.stream(2)?);
                 if !device.capture_wait(handle(number), handle(other)) {
-                    return Err(Failure::std(format!("stream {number} cannot wait for stream {other} in its capture")));
+                    return Err(Failure::std(format!(
+                        "stream {number}, which is being captured, cannot wait for stream {other}"
+                    )));
                 }
                 self.look_at_capture();
             }
@@ -564,7 +566,7 @@ impl Session {
 const KNOWN_ELSEWHERE: [&str; 2] = ["device", "reserve_class"];
 
 fn unsupported(line: &Line<'_>) -> Failure {
-    Failure::std(format!("{} needs several devices or a newer PyTorch, and neither is simulated", line.name()))
+    Failure::std(format!("{} needs several devices or a newer PyTorch, but neither is simulated", line.name()))
 }
 
 /// Read-only operations: snapshots, stats, free memory, the driver's totals.

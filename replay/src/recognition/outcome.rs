@@ -35,7 +35,7 @@ impl Evidence {
         match self {
             Evidence::Key(FieldEvidence { key, is_present: true }) => format!("the {} of {}", key.name, key.part.words()),
             Evidence::Key(FieldEvidence { key, is_present: false }) => {
-                format!("the lack of {} in {}", key.name, key.part.words())
+                format!("the absence of {} in {}", key.name, key.part.words())
             }
             Evidence::SettingsText => "a key in its settings string".to_owned(),
         }

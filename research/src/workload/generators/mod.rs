@@ -95,7 +95,7 @@ pub(super) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, Worklo
 pub(super) fn transformer_of(lists: &[&str]) -> Result<(Transformer, u64), WorkloadError> {
     let mut trained = Trained { model: Transformer::default(), steps: 20 };
     match set_all(TRANSFORMER, &mut trained, lists)? {
-        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "nothing while the batch is being searched for"),
+        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "no value in a search for the largest batch"),
         None => Ok((trained.model, trained.steps)),
     }
 }
@@ -143,7 +143,7 @@ fn set(
     };
     // A preset sets all other options.
     if known == "preset" && at > 0 {
-        return options::refused(known, text, "only as the first option");
+        return options::refused(known, text, "no value here, because preset must be the first option");
     }
     generator.set(known, text)
 }
