@@ -22,7 +22,7 @@ pub enum Law {
     Placement,
     /// A request is refused only if no free block fits, nothing can be released, and the limit or the device leaves no room.
     NoFalseOutOfMemory,
-    /// The allocator releases memory, waits and asks the device for memory only in the ladder's order.
+    /// The allocator releases memory, waits and asks the device for memory only in the order that the rules specify.
     Ladder,
     /// Requests are served by the private pool they are routed to, and only pools that are not in use release memory.
     Pools,

@@ -110,7 +110,7 @@ fn one_page_of_drift_is_explained_and_told() {
     for drift_pages in [-1, 1] {
         let backend = StandIn { drift_pages, ..StandIn::new(Habit::Descending) };
         let evidence = verdict(backend, "device/default").unwrap_or_else(|trouble| panic!("{trouble:?}"));
-        let told = format!("capacity off by {drift_pages} pages");
+        let told = format!("simulated capacity adjusted by {drift_pages} pages");
         assert!(evidence.measured.contains(&told), "{evidence:?}");
     }
 }

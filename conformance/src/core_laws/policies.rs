@@ -346,7 +346,9 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
     match core.allocate(Bytes(*bytes), StreamId(*stream)) {
         Ok(allocation) => {
             held.push(allocation);
-            ensure(Law::Answers, says.is_empty(), || format!("the request was served, expected: {says}"))?;
+            ensure(Law::Answers, says.is_empty(), || {
+                format!("the request was served, although this error was expected: {says}")
+            })?;
         }
         Err(error) => {
             let text = error.to_string();
@@ -355,11 +357,11 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
                 _ => (*says).to_owned(),
             };
             let is_same = !says.is_empty() && (text == expected || (*says == "CUDA out of memory" && text.starts_with(says)));
-            ensure(Law::Answers, is_same, || format!("{text}, expected: {expected}"))?;
+            ensure(Law::Answers, is_same, || format!("the error is: {text}; expected: {expected}"))?;
             // A range of addresses may remain for the next request.
             let after = (core.segments(), core.heap().reserved(), core.device().held());
             let same = (&after.0, after.1, after.2[0]) == (&before.0, before.1, before.2[0]);
-            ensure(Law::Answers, same, || format!("after {text}: {after:?}, before: {before:?}"))?;
+            ensure(Law::Answers, same, || format!("the error {text:?} changed the heap from {before:?} to {after:?}"))?;
         }
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;

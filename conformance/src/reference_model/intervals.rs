@@ -176,7 +176,7 @@ impl Model {
         for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
             let pending =
                 blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree);
-            ensure(Law::NoEarlyReuse, pending, || format!("{leaving:?} is not pending"))?;
+            ensure(Law::NoEarlyReuse, pending, || format!("{leaving:?} should be pending, but is not"))?;
         }
         for block in blocks().filter(|block| block.state == BlockActivity::PendingFree) {
             let known = self.leaving.iter().any(|leaving| leaving.address == block.address.get());

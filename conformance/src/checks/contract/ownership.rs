@@ -30,8 +30,12 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
         let info = device.memory_info()?;
         ensure(info.total == total, || format!("{what}: the total changed to {}", info.total))?;
         let sum = info.free.get() + held;
-        ensure(sum <= total.get() && info.free.get() <= before, || format!("{what}: {info:?} with {held} bytes held"))?;
-        ensure(before - info.free.get() == held, || format!("{what}: {before} bytes were free, now {info:?} with {held} held"))
+        ensure(sum <= total.get() && info.free.get() <= before, || {
+            format!("{what}: the device reports {info:?}, but {held} bytes are held")
+        })?;
+        ensure(before - info.free.get() == held, || {
+            format!("{what}: {before} bytes were free at first, and with {held} bytes held the device reports {info:?}")
+        })
     };
     look(&mut device, held, "nothing")?;
     for size in SIZES.map(|count| pages(&facts, count)) {
@@ -69,9 +73,9 @@ fn others(backend: &AnyBackend, _: &Effort) -> Verdict {
         let now = device.memory_info()?;
         let missing = before.free.get().saturating_sub(now.free.get());
         ensure(missing == size.get() && now.total == before.total, || {
-            format!("with {size} bytes held by others, {before:?} changed to {now:?}")
+            format!("with {size} bytes held by other processes, the memory info changed from {before:?} to {now:?}")
         })?;
-        text += &format!("{size} bytes held by others: {missing} bytes less free\n");
+        text += &format!("other processes hold {size} bytes: free memory is down by {missing} bytes\n");
     }
     // The others hold nothing at this point.
     ends_empty(&mut device, before.free.get())?;
@@ -120,9 +124,9 @@ fn refused(
 ) -> Result<String, Trouble> {
     let before = state(device)?;
     let found = call(device);
-    ensure(found == expected, || format!("{what}: code {found}, not {expected}"))?;
+    ensure(found == expected, || format!("{what}: returned code {found}, not {expected}"))?;
     let after = state(device)?;
-    ensure(before == after, || format!("{what}: {before:?} became {after:?}"))?;
+    ensure(before == after, || format!("{what}: the state changed from {before:?} to {after:?}"))?;
     Ok(format!("{what}: code {found}\n"))
 }
 

@@ -59,7 +59,7 @@ fn granularity(backend: &AnyBackend, _: &Effort) -> Verdict {
         let size = Bytes(halves * page.get() / 2);
         let created = device.create(size);
         let found = facts.codes.of(&created);
-        ensure(found == expected, || format!("creating {size} bytes: code {found}, not {expected}"))?;
+        ensure(found == expected, || format!("creating {size} bytes returned code {found}, not {expected}"))?;
         if let Ok(memory) = created {
             device.release(memory).map_err(|(_, error)| Trouble::from(error))?;
         }
@@ -83,14 +83,16 @@ fn small(backend: &AnyBackend, _: &Effort) -> Verdict {
         let first_took = before - free_bytes(&mut device)?;
         let second = device.malloc(Bytes(bytes))?;
         let both_took = before - free_bytes(&mut device)?;
-        ensure(first_took == page, || format!("{bytes} bytes took {first_took} bytes, not one page"))?;
+        ensure(first_took == page, || format!("one range of {bytes} bytes took {first_took} bytes, not one page"))?;
         ensure(both_took == page, || format!("two ranges of {bytes} bytes took {both_took} bytes, not one page"))?;
         let apart = first.get().abs_diff(second.get());
         ensure(apart == spacing, || format!("two ranges of {bytes} bytes are {apart} bytes apart, not {spacing}"))?;
         device.free(first)?;
         // The page is freed together with its last range.
         let kept = before - free_bytes(&mut device)?;
-        ensure(kept == page, || format!("the second range of {bytes} bytes keeps {kept} bytes, not one page"))?;
+        ensure(kept == page, || {
+            format!("with only one of two ranges of {bytes} bytes freed, {kept} bytes are still taken, not one page")
+        })?;
         device.free(second)?;
         ends_empty(&mut device, before)?;
         text += &format!("{bytes} bytes: two per page, {spacing} bytes apart\n");
@@ -151,7 +153,9 @@ fn alignment(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut ranges = Vec::new();
     for (bytes, expected) in sizes {
         let address = device.malloc(Bytes(bytes))?;
-        ensure(address.get().is_multiple_of(expected), || format!("{bytes} bytes at {address}, not a multiple of {expected}"))?;
+        ensure(address.get().is_multiple_of(expected), || {
+            format!("a range of {bytes} bytes begins at {address}, not at a multiple of {expected}")
+        })?;
         text += &format!("{bytes}: at a multiple of {expected}\n");
         measured.push(format!("{bytes} at {}", 1_u64 << address.get().trailing_zeros().min(63)));
         ranges.push(address);
@@ -264,7 +268,7 @@ fn scattered(backend: &AnyBackend, _: &Effort) -> Verdict {
     let refused = facts.codes.out_of_memory;
     for (size, expected) in [(2 * large.get(), 0), (10 * large.get(), 0), (had, 0), (had + 1, refused)] {
         let found = holes.code_of(Bytes(size))?;
-        ensure(found == expected, || format!("one range of {size} bytes: code {found}, not {expected}"))?;
+        ensure(found == expected, || format!("requesting one range of {size} bytes returned code {found}, not {expected}"))?;
         text += &format!("one range of {size}: code {found}\n");
     }
     let measured = format!("{} bytes free when full", holes.free_when_full);

@@ -33,7 +33,7 @@ pub(super) fn event_entries() -> Vec<Entry> {
         Entry::new(
             Group::Contract,
             "events/recorded-again",
-            "an event that is recorded again completes with its newest record",
+            "an event that is recorded again completes when its newest record does",
             again,
         ),
         Entry::new(
@@ -68,7 +68,7 @@ fn recorded(device: &mut AnyDevice, stream: StreamId) -> Result<AnyEvent, Troubl
 
 fn is(device: &mut AnyDevice, event: &AnyEvent, complete: bool, when: &str) -> Result<(), Trouble> {
     let found = device.is_complete(event)?;
-    ensure(found == complete, || format!("{when}: complete is {found}, expected {complete}"))
+    ensure(found == complete, || format!("{when}: the device reports complete = {found}, expected {complete}"))
 }
 
 /// Destroys the events and checks that nothing is left.
@@ -76,7 +76,7 @@ fn done(mut device: AnyDevice, events: impl IntoIterator<Item = AnyEvent>, text:
     device.settle();
     events.into_iter().for_each(|event| device.destroy_event(event));
     let held = device.holdings();
-    ensure(held.is_empty(), || format!("the device keeps {held:?}"))?;
+    ensure(held.is_empty(), || format!("the device still holds {held:?}"))?;
     Ok(Evidence { text: text.to_owned(), operations: 1, ..Evidence::default() })
 }
 

@@ -89,7 +89,7 @@ impl Scene {
     }
 
     fn map_at(&mut self, address: DeviceAddress, size: Bytes, handle: usize) -> Result<(), BackendError> {
-        let gone = BackendError::Driver { call: "the row itself released the handle", code: u32::MAX };
+        let gone = BackendError::Driver { call: "the test itself released the handle", code: u32::MAX };
         let memory = self.handles[handle].as_ref().ok_or(gone)?;
         self.device.map(address, size, memory)
     }
@@ -292,7 +292,7 @@ fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
     let at = scene.at(20);
     let mut word = [0; 4];
     let (fill, read) = (scene.device.fill(at, page, 1, StreamId::DEFAULT), scene.device.read(at, &mut word));
-    ensure(fill.is_err() && read.is_err(), || format!("without access: fill {fill:?}, read {read:?}"))?;
+    ensure(fill.is_err() && read.is_err(), || format!("before access was set, a fill returned {fill:?} and a read {read:?}"))?;
     scene.set_access(20, large)?;
     scene.device.fill(at, large, 1, StreamId::DEFAULT)?;
     ensure(scene.holds(20, large, 1)?, || "bytes filled after access was set do not read back".to_owned())?;
@@ -319,7 +319,7 @@ fn release(backend: &AnyBackend, _: &Effort) -> Verdict {
         {
             ensure(scene.holds(0, large, WORD)?, || "the contents were lost when the handle was released".to_owned())?;
             scene.device.fill(scene.base, large, 9, StreamId::DEFAULT)?;
-            ensure(scene.holds(0, large, 9)?, || "memory whose handle was released cannot be written".to_owned())?;
+            ensure(scene.holds(0, large, 9)?, || "the memory could not be written after its handle was released".to_owned())?;
             scene.device.settle();
             scene.unmap(0, large)?;
             scene.taken()?
@@ -411,7 +411,7 @@ fn breaks(scene: &mut Scene, parts: &[(u64, u64)]) -> Result<bool, Trouble> {
 }
 
 fn breaks_at(scene: &mut Scene, parts: &[(Bytes, Bytes)]) -> Result<bool, Trouble> {
-    let memory = scene.handles[FIRST].take().ok_or_else(|| Trouble::fail("the scene has no large handle"))?;
+    let memory = scene.handles[FIRST].take().ok_or_else(|| Trouble::fail("the test setup has no large handle"))?;
     match scene.device.break_handle(scene.base, scene.large, memory, parts) {
         Ok(pieces) => {
             ensure(pieces.len() == parts.len(), || format!("{} pieces for {} parts", pieces.len(), parts.len()))?;
@@ -507,7 +507,7 @@ fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
     for (what, parts) in wrong {
         ensure(!breaks_at(&mut scene, &parts)?, || format!("{what}: the handle was broken"))?;
         let after = (scene.taken()?, scene.device.holdings());
-        ensure(before == after, || format!("{what}: {before:?} became {after:?}"))?;
+        ensure(before == after, || format!("{what}: the state changed from {before:?} to {after:?}"))?;
         let wrong = wrong_page(&mut scene)?;
         ensure(wrong.is_none(), || format!("{what}: page {wrong:?} lost its contents"))?;
     }

@@ -24,7 +24,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
             "an allocator returns all its memory whenever it is dropped",
             dropped,
         ),
-        Entry::new(Group::Law, "monotone-knobs/limit", "a larger limit never takes effect earlier", limit),
+        Entry::new(Group::Law, "monotone-knobs/limit", "a larger limit never takes effect earlier than a smaller one", limit),
         Entry::new(
             Group::Law,
             "monotone-knobs/garbage-collection",
@@ -123,7 +123,8 @@ fn difference(first: &Finished, second: &Finished) -> String {
     let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
     let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
     format!(
-        "two runs differ at {pair:?}, in their statistics, or in their lengths ({} and {})",
+        "two runs of the same program differ: first different entries {pair:?}, {} and {} entries in all; if the entries agree, \
+         the statistics differ",
         first.trace.len(),
         second.trace.len()
     )
@@ -197,7 +198,9 @@ fn collection(backend: &AnyBackend, effort: &Effort) -> Verdict {
         // On a real device the addresses of segments may differ, but not the actions and sizes.
         let acts =
             |trace: &[TraceEntry]| -> Vec<(TraceAction, u64)> { trace.iter().map(|entry| (entry.action, entry.size)).collect() };
-        Ok(ensure(Law::MonotoneKnobs, acts(&without) == acts(&with), || "the threshold changed what happened".to_owned())?)
+        Ok(ensure(Law::MonotoneKnobs, acts(&without) == acts(&with), || {
+            "garbage_collection_threshold changed the decisions, although there is no limit".to_owned()
+        })?)
     })
 }
 
@@ -235,7 +238,7 @@ fn rounding(backend: &AnyBackend, effort: &Effort) -> Verdict {
             let got = block.unwrap_or(0);
             if got < rounded || rounded < size || rounded < last {
                 return Err(Trouble::fail(format!(
-                    "{size} bytes are rounded to {rounded} and got {got}; a smaller request got {last}"
+                    "a request for {size} bytes is rounded to {rounded} and got {got} bytes; a smaller request got {last}"
                 )));
             }
             last = rounded;

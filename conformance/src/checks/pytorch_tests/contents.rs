@@ -120,7 +120,7 @@ const MOST: u64 = (1 << 30) / 10;
 const SAMPLE: usize = 4096;
 
 pub(super) fn fuzz_entries() -> Vec<Entry> {
-    let says = "through 10,000 random requests, frees and cache releases each tensor keeps its contents";
+    let says = "each tensor keeps its contents through 10,000 random requests, frees and cache releases";
     twice("test_allocator_fuzz", says, fuzz).into()
 }
 

@@ -33,14 +33,14 @@ pub(super) fn entries() -> Vec<Entry> {
         once("test_tensor_delete_after_allocator_delete", "a tensor outlives its pool", tensor_after_pool),
         once(
             "test_mempool_limited_memory_with_allocator",
-            "only a pool with the option set serves the default pool's requests when memory runs out",
+            "only a pool with the option use_on_oom serves the default pool's requests when memory runs out",
             limited,
         ),
-        once("test_mempool_no_split", "a pool without splitting has one segment per block", no_split),
-        once("test_deleted_mempool_not_used_on_oom", "a dropped pool is not used when memory runs out", deleted),
+        once("test_mempool_no_split", "a pool that does not split has one segment per block", no_split),
+        once("test_deleted_mempool_not_used_on_oom", "a dropped pool serves no requests when memory runs out", deleted),
         once(
             "test_mempool_emptycache_multithread",
-            "empty_cache has no effect on a pool in use; four users take turns with a pool",
+            "empty_cache has no effect on a pool in use, and four users can take turns using one pool",
             in_use,
         ),
         once("test_nested_mempool", "a request is served by the innermost pool", nested),
@@ -305,18 +305,19 @@ const ROUND_LARGE: u64 = 2 * MIB;
 
 pub(super) fn graph_entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "requests under capture are served from their own pool, and other requests are not";
+    let says = "requests during capture are served from the capture's own pool, and other requests are not";
     entries.extend(twice("test_graph_capture_simple", says, simple));
     let says = "after a reset, the first capture's memory is released, and a second capture works";
     entries.extend(twice("test_graph_capture_reset_recapture", says, recapture));
-    let says = "running out of memory under capture is an ordinary error, and the next capture works";
+    let says = "running out of memory during capture is an ordinary error, and the next capture works";
     entries.extend(twice("test_graph_capture_oom", says, out_of_memory));
     let says = "successive captures hold no more memory than one capture";
     entries.extend(twice("test_repeat_graph_capture_cublas_workspace_memory", says, repeated));
     let name = "test_graph_memory_stats_and_use_result_after_destroy_graph";
-    let says = "a capture reserves as much memory as its sizes imply; a result keeps only its own segment once the graph is gone";
+    let says =
+        "a capture reserves the memory that its requests need; after the graph is reset, a result keeps only its own segment";
     entries.push(once(name, says, result_outlives_graph));
-    let says = "no event calls are made under capture; blocks used by other streams are free afterwards";
+    let says = "the allocator makes no event calls during capture, and blocks used by other streams are free afterwards";
     entries.extend(twice("test_graph_record_stream", says, record_stream));
     let says = "two captures that share a pool reserve one fewer small segment than two captures with separate pools";
     entries.push(once("test_graph_two_successive", says, two_successive));
@@ -479,7 +480,11 @@ fn result_outlives_graph(backend: &AnyBackend) -> Verdict {
         stage.device().steer().settle();
         stage.release_cached()?;
         let expected = [1, bytes_left.cast_signed(), 1, size.cast_signed()];
-        same(&format!("the same for {size} after the graph"), grown(&stage), expected)?;
+        same(
+            &format!("segments, their bytes, active blocks and their bytes with {size} after the graph's reset"),
+            grown(&stage),
+            expected,
+        )?;
         text += &stage.picture();
         stage.free("a")?;
         stage.free("b5")?;
@@ -527,7 +532,7 @@ fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     graph.alloc(&mut stage, "c", Bytes(12))?;
     graph.capture_end(&mut stage)?;
     let asked: Vec<String> = stage.calls().into_iter().filter(|call| call.contains("Event")).collect();
-    same("number of event calls under capture", asked, Vec::new())?;
+    same("number of event calls during capture", asked, Vec::new())?;
     let mut text = stage.picture();
     stage.device().steer().settle();
     // The first request after the capture records the deferred block's events; the second is certain to find them
