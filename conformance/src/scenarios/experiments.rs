@@ -84,7 +84,7 @@ fn holes() -> Vec<Entry> {
         );
         add("C3", "100 tensors of 4 MB, every other one freed, then 100 MB: served by a new segment", alternating);
     }
-    let says = "C3 under 0.4 GiB: 0.195 GiB is free in pieces, and the 100 MB request fails";
+    let says = "experiment C3 with a limit of 0.4 GiB: 0.195 GiB is free in pieces, and the 100 MB request fails";
     entries.push(scenario("C3/limited", says, alternating_limited));
     entries
 }

@@ -65,7 +65,8 @@ fn data_races() -> Vec<Entry> {
     vec![
         scenario(
             "B1",
-            "a tensor that another stream still reads is freed and its memory reused: a race, and wrong data on a real device",
+            "a tensor that another stream still reads is freed and its memory reused: this is a race, and a real device reads \
+             wrong data",
             unprotected,
         ),
         scenario("B2", "with record_stream, the memory is not reused while the other stream may read it", recorded),
@@ -173,9 +174,11 @@ fn unprotected(backend: &AnyBackend) -> Verdict {
         if story.stage.device().steer().insight().is_some() {
             let [race] = &races[..] else { return Err(Trouble::fail(format!("expected one race, found {races:?}"))) };
             let side = |access: &RaceSide| (access.touch, access.stream, access.address, access.size);
-            claim(side(&race.first) == (Touch::Read, Some(reads), x, SIZE), || format!("the first side is {}", race.first))?;
+            claim(side(&race.first) == (Touch::Read, Some(reads), x, SIZE), || {
+                format!("the first access of the race is {}", race.first)
+            })?;
             claim(side(&race.second) == (Touch::Written, Some(writes), x, SIZE), || {
-                format!("the second side is {}", race.second)
+                format!("the second access of the race is {}", race.second)
             })?;
             story.measure(&format!("the race: {race}"));
         } else if y == Some(OLD) && attempt < ATTEMPTS {
@@ -185,10 +188,8 @@ fn unprotected(backend: &AnyBackend) -> Verdict {
             claim(y != Some(OLD), || format!("y is correct in all {ATTEMPTS} attempts"))?;
             story.measure(&format!("y holds {y:?}, but {OLD} was copied (attempt {attempt})"));
         }
-        story.say(
-            "c is placed where x was, and is written while x is still to be read: the reader is not ordered with the \
-                   writer",
-        );
+        story
+            .say("c is placed where x was, and is written while x has yet to be read: the reader is not ordered with the writer");
         return story.finish();
     }
 }

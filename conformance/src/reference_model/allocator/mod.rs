@@ -295,7 +295,7 @@ impl Reference {
 
     /// Returns the fault in the operation's calls, if there is one.
     pub fn end(&mut self) -> Option<String> {
-        let left = self.calls.front().map(|call| format!("the allocator called {call:?}, which no rule requires"));
+        let left = self.calls.front().map(|call| format!("the allocator made the driver call {call:?}, which no rule requires"));
         self.wrong.take().or(left)
     }
 
@@ -307,7 +307,7 @@ impl Reference {
         match self.calls.pop_front() {
             Some(made) if made.asked() == asked => made.error.map_or(Ok(made.answer), Err),
             other => {
-                self.wrong = Some(format!("the rules require {asked:?}, but the allocator called {other:?}"));
+                self.wrong = Some(format!("the rules require the driver call {asked:?}, but the allocator made {other:?}"));
                 Err(NOT_MADE)
             }
         }

@@ -30,7 +30,7 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
         ),
         scenario(
             "A6/expandable",
-            "the same with expandable segments: the pages of the freed 2 GiB are mapped for the 3 GiB request",
+            "with expandable segments, the pages of the freed 2 GiB are mapped for the 3 GiB request",
             |backend| remap(backend, "expandable_segments:True"),
         ),
         scenario("A7/pages", "holes of whole pages do not matter: the driver backs any addresses with any pages", |backend| {
@@ -246,7 +246,8 @@ pub(super) fn retry_ladder() -> Vec<Entry> {
         scenario("A9", "num_alloc_retries is a counter; each request is retried only once", retries_are_counted),
         scenario(
             "A12/limited",
-            "above its fraction of the limit, garbage collection releases blocks that have not been used recently",
+            "when reserved memory exceeds a fraction of the limit, garbage collection releases blocks that have not been used \
+             recently",
             |backend| collect(backend, Some(mib(700))),
         ),
         scenario("A12/unlimited", "without a limit, garbage_collection_threshold has no effect", |backend| {
@@ -398,7 +399,7 @@ fn fraction(backend: &AnyBackend) -> Verdict {
     story.expect_calls("1 GiB", &["cudaMalloc 1024.00 MiB"])?;
     story.stage.core().set_memory_fraction(1.0).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let beyond = Bytes(total.get() + mib(2).get());
-    let _ = story.stage.alloc("more than there is", beyond)?.refusal()?;
+    let _ = story.stage.alloc("more than the device has", beyond)?.refusal()?;
     let calls = story.stage.calls();
     let refused = calls.iter().filter(|call| call.starts_with("cudaMalloc") && call.ends_with("refused")).count();
     claim(refused == 2, || format!("without a limit, the driver should be asked twice, but the calls are {calls:?}"))?;
@@ -430,8 +431,11 @@ fn callbacks(backend: &AnyBackend) -> Verdict {
     let runs = |seen: &Seen| seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default();
     let first = runs(&seen);
     claim(first.len() == 2, || format!("{} callbacks ran on the miss", first.len()))?;
-    story.expect("served from what the callback freed", [300 << 20, 600 << 20, 300 << 20, 0, 0, 1, 1, 0])?;
-    story.say("first miss: both callbacks ran, and the request was served from what one of them freed, without a driver call");
+    story.expect("served from the memory that the callback freed", [300 << 20, 600 << 20, 300 << 20, 0, 0, 1, 1, 0])?;
+    story.say(
+        "first miss: both callbacks ran, and the request was served from the memory that one of them freed, without a \
+               driver call",
+    );
     claim(first.iter().skip(1).all(Vec::is_empty), || format!("calls before the callbacks: {first:?}"))?;
     story.alloc("hit", mib(200))?;
     claim(runs(&seen).is_empty(), || "callbacks ran although a cached block served the request".to_owned())?;

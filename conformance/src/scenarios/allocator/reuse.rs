@@ -145,7 +145,11 @@ pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
         let says = "three separate 1 GiB holes in 6 GiB: the settings decide whether a 2 GiB request fits";
         entries.push(scenario(format!("A5/{name}"), says, move |backend: &AnyBackend| six(backend, name, settings)));
     }
-    entries.push(scenario("A13", "expandable segments serve requests that otherwise fail because of fragmentation", compare));
+    entries.push(scenario(
+        "A13",
+        "expandable segments serve requests that would otherwise fail because of fragmentation",
+        compare,
+    ));
     if backend.is_simulated() {
         // Replaying a recording uses no device.
         let says = "recorded runs that are replayed with expandable segments reserve as much memory as PyTorch did with them";
@@ -273,9 +277,11 @@ fn compare(backend: &AnyBackend) -> Verdict {
     ] {
         let (served, figures) = outcome(backend, "", limit, run)?;
         let (served_expandable, expandable) = outcome(backend, "expandable_segments:True", limit, run)?;
-        claim(served == by_default && served_expandable, || format!("{name}: served {served}, expandable {served_expandable}"))?;
+        claim(served == by_default && served_expandable, || {
+            format!("{name}: served = {served} by default and {served_expandable} with expandable segments")
+        })?;
         claim(!by_default || expandable.reserved < figures.reserved / 2, || {
-            format!("{name}: reserved {} and, expandable, {}", figures.reserved, expandable.reserved)
+            format!("{name}: reserved {} bytes by default and {} with expandable segments", figures.reserved, expandable.reserved)
         })?;
         let cell =
             |served: bool, figures: Figures| format!("{} {:>13} B", if served { "served " } else { "refused" }, figures.reserved);
@@ -301,7 +307,7 @@ fn recordings() -> Verdict {
         let change = (found.1 - found.0) as f64 / found.0 as f64 * 100.0;
         text.push_str(&format!("{name:<16} {:>18} B {:>18} B {change:>+9.1}%\n", found.0, found.1));
     }
-    text.push_str("where there is little fragmentation, whole pages cost slightly more\n");
+    text.push_str("where there is little fragmentation, expandable segments cost slightly more, because they map whole pages\n");
     Ok(Evidence::text(text))
 }
 

@@ -45,7 +45,7 @@ pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry
         entry("D5/kill", "`parkade kill` ends one process that holds GPU memory, and only after confirmation", kill),
         entry(
             "D8/info",
-            "`parkade info` shows what the driver has handed out, what processes hold of it, and the difference",
+            "`parkade info` shows how much memory the driver has handed out, how much of it processes hold, and the difference",
             info,
         ),
     ]

@@ -73,7 +73,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "D6",
-        claim: "Memory over a training step: parameters, activations that rise in forward and fall in backward, then the \
+        claim: "Memory during a training step: parameters, activations that rise in forward and fall in backward, then the \
                 optimizer.",
         finding: Finding::Reproduced,
         found: "It is drawn from a recording of GPT-2 (from 1.93 to 14.68 GiB and back) and from a generated step.",
@@ -89,8 +89,8 @@ pub(crate) const ROWS: &[Row] = &[
         id: "D8",
         claim: "nvidia-smi shows reserved memory, not allocated memory.",
         finding: Finding::Different,
-        found: "It follows reserved memory, but includes the CUDA context: 526.81 MiB on the H200. `parkade info` shows what \
-                the driver has handed out, what processes hold of it, and the difference.",
+        found: "It follows reserved memory, but includes the CUDA context: 526.81 MiB on the H200. `parkade info` shows how \
+                much memory the driver has handed out, how much of it processes hold, and the difference.",
     },
     Row {
         id: "D9",
@@ -114,7 +114,7 @@ fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario(
             "D1",
-            "memory_allocated and similar functions read keys of memory_stats, and memory_summary shows all of them",
+            "memory_allocated and similar functions read keys from memory_stats, and memory_summary shows all of them",
             figures,
         ),
         scenario(
@@ -188,7 +188,7 @@ fn keys() -> Verdict {
     let verdict = shipped.verify(shipped.device()).map_err(failed)?;
     let check = verdict.stats_check.ok_or_else(|| Trouble::fail("the statistics were not compared"))?;
     claim(check.compared == keys.len() && check.differences.is_empty(), || format!("{check:?}"))?;
-    let text = format!("{} keys, all as PyTorch wrote them at the end of deep_mlp, with equal values:\n", keys.len());
+    let text = format!("{} keys, with the values that PyTorch wrote at the end of deep_mlp:\n", keys.len());
     Ok(Evidence::text(text + &keys.join("\n") + "\n"))
 }
 
@@ -326,7 +326,8 @@ fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario(
             "D8",
-            "the driver has handed out the reserved memory plus the CUDA context: it follows reserved, not allocated memory",
+            "the memory that the driver has handed out is the reserved memory plus the CUDA context: it follows reserved, not \
+             allocated memory",
             used,
         ),
         scenario(
@@ -484,12 +485,14 @@ fn recorded_runs(backend: &AnyBackend) -> Vec<Entry> {
         ),
         scenario(
             "D4/fragmentation",
-            "the five steps on a recorded failure: the live bytes and the request would have fitted",
+            "the five steps, applied to a recorded failure: the live bytes and the request together would have fitted",
             |_: &AnyBackend| fragmented(),
         ),
-        scenario("D4/capacity", "the five steps on a run that needs more than the limit: no setting helps", |_: &AnyBackend| {
-            too_large()
-        }),
+        scenario(
+            "D4/capacity",
+            "the five steps, applied to a run that needs more than the limit: no setting helps",
+            |_: &AnyBackend| too_large(),
+        ),
         scenario(
             "D6/recorded",
             "a recorded training step: memory rises with the activations, falls in backward, and stays low in the optimizer's \
@@ -498,7 +501,7 @@ fn recorded_runs(backend: &AnyBackend) -> Vec<Entry> {
         ),
         scenario(
             "D6/generated",
-            "a generated training step: the same shape, and the optimizer's short-lived second copy",
+            "a generated training step has the same shape, and shows the optimizer's short-lived second copy",
             |_: &AnyBackend| generated_step(),
         ),
     ]
