@@ -144,7 +144,7 @@ fn formula() -> Verdict {
             line("L B S H 4, and the generated peak", all as f64),
             line("sqrt(L) B S H 4", root),
             line("kept by 5 groups of 5 layers (the last has 4)", kept as f64),
-            line("their generated peak, with a recomputed group", recomputing as f64),
+            line("their generated peak, including a recomputed group", recomputing as f64),
         ]
         .concat(),
     ))

@@ -499,10 +499,10 @@ fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
     let pages = |parts: &[(u64, u64)]| parts.iter().map(|&(at, size)| (Bytes(at * page), Bytes(size * page))).collect::<Vec<_>>();
     let wrong: [(&str, Vec<(Bytes, Bytes)>); 5] = [
         ("parts that overlap", pages(&[(0, 2), (1, 2)])),
-        ("parts out of order", pages(&[(4, 2), (0, 2)])),
-        ("a part beyond the end of the handle", pages(&[(8, 4)])),
+        ("parts of a handle in the wrong order", pages(&[(4, 2), (0, 2)])),
+        ("a part that lies beyond the end of the handle", pages(&[(8, 4)])),
         ("half a page", vec![(Bytes(0), Bytes(page / 2))]),
-        ("a part that begins in the middle of a page", vec![(Bytes(page / 2), Bytes(page))]),
+        ("a part of a handle that begins in the middle of a page", vec![(Bytes(page / 2), Bytes(page))]),
     ];
     for (what, parts) in wrong {
         ensure(!breaks_at(&mut scene, &parts)?, || format!("{what}: the handle was broken"))?;

@@ -67,7 +67,7 @@ fn retry(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     same("refusals", (stage.stats().num_ooms, stage.stats().num_alloc_retries), (1, 1))?;
     stage.free("a")?;
     stage.alloc("b", half)?.served()?;
-    same("number of refusals at the end", stage.stats().num_ooms, 1)?;
+    same("number of refused requests at the end", stage.stats().num_ooms, 1)?;
     let text = stage.figures() + &stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })

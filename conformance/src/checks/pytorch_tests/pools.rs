@@ -111,7 +111,7 @@ fn empty_cache(backend: &AnyBackend) -> Verdict {
     stage.free("x")?;
     pool.drop(&mut stage)?;
     let pools: Vec<_> = stage.segments().iter().map(|segment| segment.pool).collect();
-    same("pools of the remaining segments", pools, vec![PoolId::DEFAULT])?;
+    same("pools to which the remaining segments belong", pools, vec![PoolId::DEFAULT])?;
     let text = stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
@@ -122,10 +122,10 @@ fn empty_cache_inactive(backend: &AnyBackend) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "x", Bytes(16 * MIB))?;
     pool.drop(&mut stage)?;
-    same("segments allocated and freed with the pool", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed while the pool exists", traffic(&mut stage), (1, 0))?;
     stage.free("x")?;
     stage.release_cached()?;
-    same("segments allocated and freed after it", traffic(&mut stage), (0, 1))?;
+    same("segments allocated and freed after the pool is dropped", traffic(&mut stage), (0, 1))?;
     stage.finish()?;
     Ok(Evidence::operations(3))
 }
@@ -140,15 +140,15 @@ fn segments(backend: &AnyBackend) -> Verdict {
     stage.alloc("out_0", Bytes(MIB))?.served()?;
     same("number of uses while requests are routed to it", uses(&mut stage)?, 2)?;
     pool.leave(&mut stage)?;
-    same("number of uses after that", uses(&mut stage)?, 1)?;
+    same("number of uses after routing has ended", uses(&mut stage)?, 1)?;
     same("segments allocated and freed for the first tensor", traffic(&mut stage), (1, 0))?;
     stage.alloc("out_non_pool", Bytes(MIB))?.served()?;
     pool.enter(&mut stage)?;
     same("segments", pool.snapshot(&mut stage).len(), 1)?;
     stage.alloc("out_1", Bytes(MIB))?.served()?;
-    same("segments with two tensors", pool.snapshot(&mut stage).len(), 1)?;
+    same("number of segments when two tensors are live", pool.snapshot(&mut stage).len(), 1)?;
     stage.alloc("out_2", Bytes(MIB))?.served()?;
-    same("segments with three tensors", pool.snapshot(&mut stage).len(), 2)?;
+    same("number of segments when three tensors are live", pool.snapshot(&mut stage).len(), 2)?;
     pool.leave(&mut stage)?;
     let sizes: Vec<_> = pool.snapshot(&mut stage).iter().map(|segment| segment.total).collect();
     same("sizes of the segments", sizes, vec![Bytes::mib(2); 2])?;
@@ -158,7 +158,7 @@ fn segments(backend: &AnyBackend) -> Verdict {
     }
     let _ = traffic(&mut stage);
     pool.drop(&mut stage)?;
-    same("segments allocated and freed with the pool", traffic(&mut stage), (0, 2))?;
+    same("segments allocated and freed while the pool exists", traffic(&mut stage), (0, 2))?;
     stage.finish()?;
     Ok(Evidence { text, operations: 7, ..Evidence::default() })
 }
@@ -168,7 +168,7 @@ fn tensor_after_pool(backend: &AnyBackend) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "data", Bytes(16))?;
     pool.drop(&mut stage)?;
-    same("segments allocated and freed with the pool", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed while the pool exists", traffic(&mut stage), (1, 0))?;
     let address = stage.address("data")?;
     fill(&stage, "data", Bytes(16), 7, StreamId::DEFAULT)?;
     ensure(holds(&stage, address, 16, 7)?, || "the tensor lost its contents after its pool was dropped".to_owned())?;
@@ -191,11 +191,11 @@ fn limited(backend: &AnyBackend) -> Verdict {
     stage.free("b")?;
     stage.alloc("c", Bytes::mib(30))?.served()?;
     let text = stage.picture();
-    same("the address of the request that the pool served", stage.address("c")?, b)?;
+    same("the address that the pool returned for the request", stage.address("c")?, b)?;
     stage.alloc("d", Bytes::mib(30))?.refusal()?;
     stage.free("c")?;
     serving.alloc(&mut stage, "e", Bytes::mib(20))?;
-    same("the address of the pool's next request", stage.address("e")?, b)?;
+    same("the address that the pool returned for the next request", stage.address("e")?, b)?;
     stage.free("e")?;
     serving.drop(&mut stage)?;
     idle.drop(&mut stage)?;
@@ -242,7 +242,7 @@ fn deleted(backend: &AnyBackend) -> Verdict {
         stage.alloc(name, Bytes::mib(20))?.served()?;
     }
     let pools: Vec<_> = stage.segments().iter().map(|segment| segment.pool).collect();
-    same("pools of the segments", pools, vec![pool.0])?;
+    same("pools to which the segments belong", pools, vec![pool.0])?;
     let text = stage.picture();
     stage.free("b")?;
     stage.free("c")?;
@@ -264,7 +264,7 @@ fn in_use(backend: &AnyBackend) -> Verdict {
         pools.push(pool);
     }
     for pool in pools {
-        same("segments of a pool that was in use", pool.snapshot(&mut stage).len(), 1)?;
+        same("segments of a pool while it is in use", pool.snapshot(&mut stage).len(), 1)?;
         pool.drop(&mut stage)?;
     }
     stage.finish()?;
@@ -438,7 +438,7 @@ fn repeated(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
         stage.free("product")?;
         graph.capture_end(&mut stage)?;
         let now = stage.core().heap().reserved();
-        same("reserved bytes with a graph", now, *reserved.get_or_insert(now))?;
+        same("reserved bytes while a graph exists", now, *reserved.get_or_insert(now))?;
         stage.free("workspace")?;
         graph.reset(&mut stage)?;
         stage.release_cached()?;
@@ -623,6 +623,6 @@ fn successive(backend: &AnyBackend, saved: u64, captures: impl Fn(&mut Stage, [G
         }
         stage.finish()?;
     }
-    same("bytes saved by sharing", reserved[0].saturating_sub(reserved[1]), Bytes(saved * SMALL_BUFFER))?;
+    same("number of bytes saved by sharing the pool", reserved[0].saturating_sub(reserved[1]), Bytes(saved * SMALL_BUFFER))?;
     Ok(Evidence { text, operations: 20, ..Evidence::default() })
 }

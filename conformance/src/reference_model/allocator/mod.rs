@@ -245,7 +245,7 @@ struct Wanted {
 }
 
 /// Returns the error for a call that the tested allocator did not make.
-const NOT_MADE: BackendError = BackendError::Driver { call: "the call was not made", code: 0 };
+const NOT_MADE: BackendError = BackendError::Driver { call: "the allocator did not make the call", code: 0 };
 
 impl Reference {
     /// Creates an allocator without memory on a device of `total` bytes.

@@ -427,7 +427,7 @@ fn callbacks(backend: &AnyBackend) -> Verdict {
     story.say("one callback holds 600 MiB, which it frees when it is called; another callback frees nothing");
     story.alloc("first", mib(300))?;
     let after = story.stage.calls();
-    claim(after.is_empty(), || format!("calls after the callbacks: {after:?}"))?;
+    claim(after.is_empty(), || format!("driver calls after the callbacks: {after:?}"))?;
     let runs = |seen: &Seen| seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default();
     let first = runs(&seen);
     claim(first.len() == 2, || format!("{} callbacks ran on the miss", first.len()))?;
@@ -436,13 +436,15 @@ fn callbacks(backend: &AnyBackend) -> Verdict {
         "first miss: both callbacks ran, and the request was served from the memory that one of them freed, without a \
                driver call",
     );
-    claim(first.iter().skip(1).all(Vec::is_empty), || format!("calls before the callbacks: {first:?}"))?;
+    claim(first.iter().skip(1).all(Vec::is_empty), || format!("the driver was called before the callbacks ran: {first:?}"))?;
     story.alloc("hit", mib(200))?;
     claim(runs(&seen).is_empty(), || "callbacks ran although a cached block served the request".to_owned())?;
     story.say("a hit: no callback ran");
     story.alloc("miss", mib(400))?;
     let second = runs(&seen);
-    claim(second.len() == 2 && second.iter().all(Vec::is_empty), || format!("calls before the callbacks: {second:?}"))?;
+    claim(second.len() == 2 && second.iter().all(Vec::is_empty), || {
+        format!("the driver was called before the callbacks ran: {second:?}")
+    })?;
     story.say("second miss: both callbacks ran before the driver was called, and freed nothing");
     story.expect_calls("then", &["cudaMalloc 400.00 MiB"])?;
     story.show("after");

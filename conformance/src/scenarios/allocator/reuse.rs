@@ -348,13 +348,16 @@ fn oversize(backend: &AnyBackend) -> Verdict {
     let _ = story.stage.calls();
     story.alloc("4 MiB", mib(4))?;
     story.expect_calls(
-        "4 MiB: the request is not served from the 200 MiB block, so none of that block is wasted",
+        "a request for 4 MiB is not served from the 200 MiB block, so none of that block is wasted",
         &["cudaMalloc 20.00 MiB"],
     )?;
     story.alloc("180 MiB", mib(180))?;
-    story.expect_calls("180 MiB: the block is 20 MiB larger, which is too much", &["cudaMalloc 180.00 MiB"])?;
+    story.expect_calls(
+        "a request for 180 MiB is not served either: the block is 20 MiB larger, which is too much",
+        &["cudaMalloc 180.00 MiB"],
+    )?;
     story.alloc("180.5 MiB", Bytes(361 * MIB / 2))?;
-    story.expect_calls("180.5 MiB: the request takes the entire 200 MiB block", &[])?;
+    story.expect_calls("a request for 180.5 MiB takes the entire 200 MiB block", &[])?;
     // 4 MiB in a 20 MiB segment, 180 MiB in a separate one, and 180.5 MiB in the 200 MiB block.
     story.expect("after", [384 << 20, 400 << 20, 16 << 20, 0, 0, 3, 3, 0])?;
     story.show("after");
@@ -413,11 +416,11 @@ fn streams_do_not_share(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.stage.alloc_on("on stream 2", mib(100), second)?.served()?;
-    story.expect_calls("100 MiB on stream 2, 200 MiB cached on stream 1", &["cudaMalloc 100.00 MiB"])?;
+    story.expect_calls("a request for 100 MiB on stream 2 while 200 MiB is cached on stream 1", &["cudaMalloc 100.00 MiB"])?;
     story.show("between");
     story.stage.alloc_on("more on stream 2", mib(150), second)?.served()?;
     story.expect_calls(
-        "150 MiB more, at the limit: memory moves from one stream to the other only through the driver",
+        "a request for 150 MiB more, at the limit: memory moves from one stream to the other only through the driver",
         &["cudaFree", "cudaMalloc 150.00 MiB"],
     )?;
     story.expect("after", [250 << 20, 250 << 20, 0, 1, 0, 2, 3, 1])?;

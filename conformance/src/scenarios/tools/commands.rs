@@ -206,7 +206,7 @@ impl Child {
 
     /// Waits for the child to end.
     fn end(mut self) -> Result<ExitStatus, Trouble> {
-        let reaper = self.reaper.take().ok_or_else(|| failed("no thread waits for the child"))?;
+        let reaper = self.reaper.take().ok_or_else(|| failed("the thread that waits for the child is missing"))?;
         reaper.join().map_err(|_| failed("waiting for the child panicked"))?.map_err(failed)
     }
 }
