@@ -1,10 +1,9 @@
 //! Determines the private pool of each request and sends requests to pools.
 //!
-//! PyTorch 2.11 does not record the pool of a request. However, a segment belongs to one pool for as long as it exists,
-//! and the recording names the pools to which the segments belong that exist at its end. An entry's pool is therefore
-//! the pool of the segment that contains its address at that time. No entry names the pool of a segment that was freed
-//! before the end. It is assumed to be in the default pool, unless that does not explain the trace
-//! ([`crate::hidden_pools`]).
+//! PyTorch 2.11 does not record the pool of a request. However, a segment belongs to one pool for as long as it exists, and
+//! the recording names the pools of the segments that exist at its end. An entry's pool is therefore the pool of the segment
+//! that contains its address at that time. No entry names the pool of a segment that was freed before the end. It is assumed
+//! to be in the default pool, unless that does not explain the trace ([`crate::hidden_pools`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -478,7 +478,7 @@ impl Run<'_> {
             device.read(address.offset(Bytes(offset)), &mut bytes)?;
             if bytes.chunks_exact(4).any(|found| found != word.to_le_bytes()) {
                 return Err(Trouble::fail(format!(
-                    "block {word} of {requested} bytes does not hold its number at byte {offset}"
+                    "block {word}, which has {requested} bytes, does not contain its number at byte {offset}"
                 )));
             }
             self.read_bytes += piece;
@@ -524,7 +524,7 @@ impl Run<'_> {
         let left = self.allocator.device_mut().device().holdings();
         // The allocator keeps its events so that it can reuse them.
         if (Holdings { events: 0, ..left }) != Holdings::default() {
-            return Err(Trouble::fail(format!("not returned to the device: {left:?}")));
+            return Err(Trouble::fail(format!("these were not returned to the device: {left:?}")));
         }
         let stats = self.allocator.stats().clone();
         let trace = std::mem::take(self.allocator.observer_mut());

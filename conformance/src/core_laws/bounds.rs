@@ -97,7 +97,9 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
     let answers = [core.create_pool(next), core.begin_pool(next, PoolFilter::All)];
     ensure(Law::Pools, answers == [refused; 2], || format!("for pool {}, the answers are {answers:?}", POOLS + 1))?;
     let uses = core.pool_use_count(next);
-    ensure(Law::Pools, uses == Err(PoolError::Unknown(next)), || format!("the refused pool has {uses:?} uses"))?;
+    ensure(Law::Pools, uses == Err(PoolError::Unknown(next)), || {
+        format!("the pool whose creation was refused has {uses:?} uses")
+    })?;
     // When every number is taken, operations on all pools still work.
     let cached = allocate(&mut core, 3 * MIB, 0)?;
     free(&mut core, cached)?;

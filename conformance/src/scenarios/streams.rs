@@ -186,7 +186,7 @@ fn unprotected(backend: &AnyBackend) -> Verdict {
             continue;
         } else {
             claim(y != Some(OLD), || format!("y is correct in all {ATTEMPTS} attempts"))?;
-            story.measure(&format!("y holds {y:?}, but {OLD} was copied (attempt {attempt})"));
+            story.measure(&format!("y contains {y:?}, but {OLD} was copied into it (attempt {attempt})"));
         }
         story
             .say("c is placed where x was, and is written while x has yet to be read: the reader is not ordered with the writer");
@@ -365,7 +365,7 @@ impl Program {
         if first == word.to_le_bytes() {
             return Ok(());
         }
-        Err(Trouble::fail(format!("{} holds {first:?} at its beginning, but {word} was written there", live.name)))
+        Err(Trouble::fail(format!("{} begins with {first:?}, but {word} was written there", live.name)))
     }
 
     /// Returns the number of races that a simulated device has found.
@@ -429,8 +429,8 @@ fn two_streams(backend: &AnyBackend, effort: &Effort) -> Verdict {
         operations += steps.len() as u64;
     }
     if racing == 0 {
-        return Err(Trouble::fail(format!("none of {cases} programs on two streams races")));
+        return Err(Trouble::fail(format!("none of the {cases} programs on two streams races")));
     }
     let text = "some random programs on two streams without record_stream race\n".to_owned();
-    Ok(Evidence { text, measured: format!("{racing} of {cases} programs race\n"), operations })
+    Ok(Evidence { text, measured: format!("{racing} of the {cases} programs race\n"), operations })
 }

@@ -48,7 +48,7 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
             look(&mut device, held, &format!("create of {size} bytes"))?;
         }
     }
-    let text = format!("{held} bytes held, and free memory is down by the same amount\n");
+    let text = format!("{held} bytes are held, and free memory is down by the same amount\n");
     for (address, size) in ranges {
         device.free(address)?;
         held -= size.get();
@@ -60,7 +60,7 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
         look(&mut device, held, &format!("release of {size} bytes"))?;
     }
     ends_empty(&mut device, before)?;
-    Ok(Evidence { text, measured: format!("{total} bytes in total, {before} free"), operations: 16 })
+    Ok(Evidence { text, measured: format!("the device has {total} bytes, of which {before} are free"), operations: 16 })
 }
 
 fn others(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -127,7 +127,7 @@ fn refused(
     ensure(found == expected, || format!("{what}: returned code {found}, not {expected}"))?;
     let after = state(device)?;
     ensure(before == after, || format!("{what}: the state changed from {before:?} to {after:?}"))?;
-    Ok(format!("{what}: code {found}\n"))
+    Ok(format!("{what}: returned code {found}\n"))
 }
 
 fn double_free(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -268,7 +268,7 @@ fn foreign_stream(backend: &AnyBackend, _: &Effort) -> Verdict {
     for (what, found) in streams {
         let expected = codes.invalid_handle;
         ensure(found == expected, || format!("{what} on a foreign stream: code {found}, not {expected}"))?;
-        text += &format!("{what}: code {found}\n");
+        text += &format!("{what}: returned code {found}\n");
     }
     device.destroy_event(event);
     device.free(range)?;

@@ -63,7 +63,7 @@ fn granularity(backend: &AnyBackend, _: &Effort) -> Verdict {
         if let Ok(memory) = created {
             device.release(memory).map_err(|(_, error)| Trouble::from(error))?;
         }
-        text += &format!("create {size}: code {found}\n");
+        text += &format!("creating {size} bytes: returned code {found}\n");
     }
     let base = device.reserve(page)?;
     ensure(base.get().is_multiple_of(page.get()), || format!("a page was reserved at {base}"))?;
@@ -156,7 +156,7 @@ fn alignment(backend: &AnyBackend, _: &Effort) -> Verdict {
         ensure(address.get().is_multiple_of(expected), || {
             format!("a range of {bytes} bytes begins at {address}, not at a multiple of {expected}")
         })?;
-        text += &format!("{bytes}: at a multiple of {expected}\n");
+        text += &format!("ranges of {bytes} bytes begin at multiples of {expected}\n");
         measured.push(format!("{bytes} at {}", 1_u64 << address.get().trailing_zeros().min(63)));
         ranges.push(address);
     }
@@ -174,10 +174,10 @@ fn create(backend: &AnyBackend, _: &Effort) -> Verdict {
     for size in [1, 10, 512].map(|count| pages(&facts, count)) {
         let memory = device.create(size)?;
         let took = before - free_bytes(&mut device)?;
-        ensure(took == size.get(), || format!("creating {size} bytes took {took}"))?;
+        ensure(took == size.get(), || format!("creating {size} bytes took {took} bytes"))?;
         device.release(memory).map_err(|(_, error)| Trouble::from(error))?;
         ends_empty(&mut device, before)?;
-        text += &format!("create {size} bytes: takes {took}\n");
+        text += &format!("creating {size} bytes takes {took} bytes\n");
     }
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
 }
@@ -262,16 +262,16 @@ fn scattered(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(count == LARGE_COUNT, || format!("{count} ranges of {large} bytes filled the device, not {LARGE_COUNT}"))?;
     let freed = large.get() * LARGE_COUNT.div_ceil(2) as u64;
     ensure(back == freed, || format!("{freed} bytes were freed, but free memory grew by {back} bytes"))?;
-    let mut text = format!("{count} ranges of {large} bytes, every other one freed: {back} bytes returned\n");
+    let mut text = format!("{count} ranges of {large} bytes, with every other one freed, returned {back} bytes to the device\n");
     // All free memory except what the driver withholds can be allocated in one piece, but not one page more.
     let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / page * page;
     let refused = facts.codes.out_of_memory;
     for (size, expected) in [(2 * large.get(), 0), (10 * large.get(), 0), (had, 0), (had + 1, refused)] {
         let found = holes.code_of(Bytes(size))?;
         ensure(found == expected, || format!("requesting one range of {size} bytes returned code {found}, not {expected}"))?;
-        text += &format!("one range of {size}: code {found}\n");
+        text += &format!("requesting one range of {size} bytes: returned code {found}\n");
     }
-    let measured = format!("{} bytes free when full", holes.free_when_full);
+    let measured = format!("{} bytes are free when the device is full", holes.free_when_full);
     Ok(Evidence { text, measured, operations: holes.finish()? })
 }
 
@@ -290,10 +290,14 @@ fn below_a_page(backend: &AnyBackend, part: u64) -> Verdict {
         format!("ranges of {wide} and {size} bytes returned the codes {found:?}")
     })?;
     let text = format!(
-        "{count} ranges of {size} bytes, every other one freed: {back} bytes returned\n{wide} bytes: code {larger}\n{size} \
-         bytes: code {same}\n"
+        "{count} ranges of {size} bytes, with every other one freed, returned {back} bytes to the device\nrequesting {wide} \
+         bytes: returned code {larger}\nrequesting {size} bytes: returned code {same}\n"
     );
-    Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
+    Ok(Evidence {
+        text,
+        measured: format!("{} bytes are free when the device is full", holes.free_when_full),
+        operations: holes.finish()?,
+    })
 }
 
 fn of_a_page(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -306,8 +310,14 @@ fn of_a_page(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(back == freed, || format!("{back} bytes were returned to the device, not {freed}"))?;
     let wide = pages(&facts, WIDE_PAGES);
     let found = holes.code_of(wide)?;
-    ensure(found == 0, || format!("{wide} bytes: code {found}"))?;
-    let text =
-        format!("{count} ranges of {size} bytes, every other one freed: {back} bytes returned\n{wide} bytes: code {found}\n");
-    Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
+    ensure(found == 0, || format!("requesting {wide} bytes: returned code {found}"))?;
+    let text = format!(
+        "{count} ranges of {size} bytes, with every other one freed, returned {back} bytes to the device\nrequesting \
+                 {wide} bytes: returned code {found}\n"
+    );
+    Ok(Evidence {
+        text,
+        measured: format!("{} bytes are free when the device is full", holes.free_when_full),
+        operations: holes.finish()?,
+    })
 }

@@ -279,7 +279,7 @@ fn alias(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(scene.taken()? == before, || "unmapping one of two addresses returned memory to the device".to_owned())?;
     scene.finish()?;
     Ok(Evidence {
-        text: "one handle mapped at two addresses shows the same bytes".to_owned(),
+        text: "one handle that is mapped at two addresses shows the same bytes at both".to_owned(),
         operations: 10,
         ..Evidence::default()
     })
@@ -303,7 +303,11 @@ fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
     scene.map(20, large, SPARE)?;
     ensure(scene.device.read(at, &mut word).is_err(), || "remapped memory was read before access was set again".to_owned())?;
     scene.finish()?;
-    Ok(Evidence { text: "no access before it is set, none after unmapping".to_owned(), operations: 9, ..Evidence::default() })
+    Ok(Evidence {
+        text: "the memory cannot be accessed before access is set, nor after unmapping".to_owned(),
+        operations: 9,
+        ..Evidence::default()
+    })
 }
 
 fn release(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -372,7 +376,7 @@ fn reserve(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(apart, || format!("reservations overlap: {ranges:?} and {:?}", scene.base))?;
     ranges.into_iter().try_for_each(|base| scene.device.unreserve(base, size))?;
     scene.finish()?;
-    Ok(Evidence { text: format!("two reservations of {size} bytes take no memory"), operations: 4, ..Evidence::default() })
+    Ok(Evidence { text: format!("two reservations of {size} bytes take no device memory"), operations: 4, ..Evidence::default() })
 }
 
 /// The parts of the large handle that are kept, each as its first page and number of pages.
@@ -474,7 +478,7 @@ fn keeps(backend: &AnyBackend, _: &Effort) -> Verdict {
     scene.set_access(2, page)?;
     ensure(scene.holds(2, page, WORD)?, || "the memory mapped into the gap lost its contents".to_owned())?;
     scene.finish()?;
-    Ok(Evidence { text: format!("{kept} of {LARGE_PAGES} pages kept"), operations: 10, ..Evidence::default() })
+    Ok(Evidence { text: format!("{kept} of {LARGE_PAGES} pages were kept"), operations: 10, ..Evidence::default() })
 }
 
 fn waits(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -488,7 +492,11 @@ fn waits(backend: &AnyBackend, _: &Effort) -> Verdict {
         ensure(wrong.is_none(), || format!("page {wrong:?} did not receive the fill that was still queued"))?;
     }
     scene.finish()?;
-    Ok(Evidence { text: "fills queued behind 5 ms of work arrived".to_owned(), operations: 10, ..Evidence::default() })
+    Ok(Evidence {
+        text: "fills that were queued behind 5 ms of work reached the memory".to_owned(),
+        operations: 10,
+        ..Evidence::default()
+    })
 }
 
 fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {

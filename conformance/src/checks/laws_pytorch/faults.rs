@@ -340,6 +340,6 @@ fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, T
     core.release_cached().map_err(refused)?;
     drop(core);
     let left = device.look().holdings();
-    ensure(Law::Endings, left.is_empty(), || format!("not returned to the device: {left:?}"))?;
+    ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
     Ok(6)
 }

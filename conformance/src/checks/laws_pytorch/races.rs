@@ -255,7 +255,7 @@ impl Play {
         let Play { core, device, .. } = self;
         drop(core);
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("not returned to the device: {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         Ok(device.steer().insight().map_or(0, |device| device.races().len()))
     }
 

@@ -293,7 +293,7 @@ impl Mover {
             self.device.unreserve(base, self.size).map_err(failed)?;
         }
         let left = self.device.holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("not returned to the device: {left:?}"))
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))
     }
 }
 
@@ -417,6 +417,6 @@ impl Keeper {
         let Keeper { core, device, .. } = self;
         drop(core);
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("not returned to the device: {left:?}"))
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn oom_entries() -> Vec<Entry> {
     entries.extend(twice("test_out_of_memory_retry", says, retry));
     let says = "a request larger than the device runs out of memory";
     entries.extend(twice("test_raises_oom", says, |backend: &AnyBackend, mode, _: &Effort| raises(backend, mode.settings())));
-    let says = "with max_split_size_mb, for which the search differs, a request larger than the device also runs out of memory";
+    let says = "a request larger than the device also runs out of memory with max_split_size_mb, which changes the search";
     entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &AnyBackend, mode: Mode, _: &Effort| {
         raises(backend, &mode.with("max_split_size_mb:1024"))
     }));
@@ -101,7 +101,7 @@ pub(super) fn fraction_entries() -> Vec<Entry> {
     let says = "only fractions from 0 to 1 are accepted; with a fraction of one half, 0.499 of the memory fits and 0.5 does not";
     entries.extend(twice("test_set_per_process_memory_fraction", says, set));
     entries.push(once("test_get_per_process_memory_fraction", "a fraction reads back as it was set", get));
-    let says = "the settings string sets the fraction of a new process, and only from 0 to 1";
+    let says = "the settings string sets the memory fraction of a new process, and accepts only values from 0 to 1";
     entries.push(once("test_allocator_memory_fraction_setting", says, from_the_environment));
     entries
 }
@@ -131,7 +131,7 @@ fn set(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     ensure(refusal.contains("out of memory"), || format!("the message is: {refusal}"))?;
     fill(&stage, "tensor", tensor, 1, StreamId::DEFAULT)?;
     let address = stage.address("tensor")?;
-    ensure(holds(&stage, address, 4096, 1)?, || "the tensor does not hold what was written".to_owned())?;
+    ensure(holds(&stage, address, 4096, 1)?, || "the tensor does not contain the data that was written to it".to_owned())?;
     text += &stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 6, ..Evidence::default() })

@@ -122,10 +122,10 @@ fn empty_cache_inactive(backend: &AnyBackend) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "x", Bytes(16 * MIB))?;
     pool.drop(&mut stage)?;
-    same("segments allocated and freed while the pool exists", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed by the time the pool is dropped", traffic(&mut stage), (1, 0))?;
     stage.free("x")?;
     stage.release_cached()?;
-    same("segments allocated and freed after the pool is dropped", traffic(&mut stage), (0, 1))?;
+    same("segments allocated and freed after the tensor is freed", traffic(&mut stage), (0, 1))?;
     stage.finish()?;
     Ok(Evidence::operations(3))
 }
@@ -158,7 +158,7 @@ fn segments(backend: &AnyBackend) -> Verdict {
     }
     let _ = traffic(&mut stage);
     pool.drop(&mut stage)?;
-    same("segments allocated and freed while the pool exists", traffic(&mut stage), (0, 2))?;
+    same("segments allocated and freed when the pool is dropped", traffic(&mut stage), (0, 2))?;
     stage.finish()?;
     Ok(Evidence { text, operations: 7, ..Evidence::default() })
 }
@@ -168,13 +168,13 @@ fn tensor_after_pool(backend: &AnyBackend) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "data", Bytes(16))?;
     pool.drop(&mut stage)?;
-    same("segments allocated and freed while the pool exists", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed by the time the pool is dropped", traffic(&mut stage), (1, 0))?;
     let address = stage.address("data")?;
     fill(&stage, "data", Bytes(16), 7, StreamId::DEFAULT)?;
     ensure(holds(&stage, address, 16, 7)?, || "the tensor lost its contents after its pool was dropped".to_owned())?;
     stage.free("data")?;
     stage.release_cached()?;
-    same("segments allocated and freed after the tensor", traffic(&mut stage), (0, 1))?;
+    same("segments allocated and freed after the tensor is freed", traffic(&mut stage), (0, 1))?;
     stage.finish()?;
     Ok(Evidence::operations(3))
 }
@@ -489,7 +489,7 @@ fn result_outlives_graph(backend: &AnyBackend) -> Verdict {
         stage.free("a")?;
         stage.free("b5")?;
         stage.release_cached()?;
-        same("number of segments at the end", stage.segments().len(), 0)?;
+        same("number of segments at the end of the test", stage.segments().len(), 0)?;
         stage.finish()?;
     }
     Ok(Evidence { text, operations: 5 * 24, ..Evidence::default() })

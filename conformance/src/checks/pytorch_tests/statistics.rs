@@ -22,9 +22,8 @@ const ELEMENT: u64 = 4;
 
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "a 1 KiB tensor counts as 1024 active bytes; values and peaks are correct throughout a long sequence, and a \
-                snapshot \
-         adds up";
+    let says = "a 1 KiB tensor counts as 1024 active bytes; current values and peaks are correct throughout a long sequence; \
+                the sums in a snapshot are correct";
     entries.extend(twice("test_memory_stats", says, memory_stats));
     entries
 }

@@ -122,7 +122,7 @@ impl Filled {
         let operations = self.held.len() as u64;
         self.free_where(|_, _| true)?;
         let left = self.device.holdings();
-        claim(left.is_empty(), || format!("not returned to the device: {left:?}"))?;
+        claim(left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         Ok(Evidence { text, operations, ..Evidence::default() })
     }
 }

@@ -318,7 +318,9 @@ fn copy_to_the_cpu(story: &mut Story) -> Result<(), Trouble> {
     let mut device = story.stage.device().steer();
     device.fill(address, mib(64), WORD, stream)?;
     device.read(address, &mut copy)?;
-    claim(copy.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || "the copy does not hold what was written".to_owned())
+    claim(copy.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || {
+        "the copy does not contain the data that was written".to_owned()
+    })
 }
 
 /// D8 and D9: the memory that the driver has handed out, and the cost of releasing it on a schedule.
@@ -671,7 +673,9 @@ fn recorded_step() -> Verdict {
     claim(most > 2 * start && top > step.len() / 10 && top < step.len() * 9 / 10, || {
         format!("from {start} to {most} bytes at {top} of {}", step.len())
     })?;
-    claim(optimizing.iter().all(|&bytes| bytes < most / 2), || format!("{optimizing:?} bytes during the optimizer's step"))?;
+    claim(optimizing.iter().all(|&bytes| bytes < most / 2), || {
+        format!("{optimizing:?} bytes are live during the optimizer's step")
+    })?;
     let low = optimizing[0];
     let text = format!(
         "GPT-2 on sequences of varying length, the third step of the recording: {} entries\n\

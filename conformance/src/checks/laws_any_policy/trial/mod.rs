@@ -371,7 +371,9 @@ impl Trial {
                 // The device hands out whole pages.
                 range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
-        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, but the segments are {ordinary:x?}"))?;
+        ensure(Law::Accounting, same, || {
+            format!("the device holds the ranges {ranges:x?}, but the heap has the segments {ordinary:x?}")
+        })?;
         drop(device);
         // After a failure, some memory may still have to be released.
         let mut device = self.device.steer();
@@ -404,7 +406,7 @@ impl Trial {
             let both = pair.iter().all(|block| block.state == BlockActivity::Inactive);
             let (Some(low), Some(high)) = (free.get(&pair[0].address.get()), free.get(&pair[1].address.get())) else { continue };
             ensure(Law::Coalescing, !both || low.stream != high.stream, || {
-                format!("adjacent free blocks that should have been coalesced: {low:?}, {high:?}")
+                format!("adjacent free blocks were not coalesced: {low:?} and {high:?}")
             })?;
         }
         Ok(())
@@ -681,7 +683,7 @@ impl Trial {
         }
         drop((core, book));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("not returned to the device: {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         let mut device = device.steer();
         let Some(device) = device.insight() else { return Ok(0) };
         let used = device.used_bytes();

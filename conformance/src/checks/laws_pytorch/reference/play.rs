@@ -502,7 +502,7 @@ impl Play {
         device.plan_faults(FaultPlan::none());
         drop((core, held));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("not returned to the device: {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
         ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes were not returned to the device"))
     }

@@ -300,7 +300,9 @@ impl Trial {
                 // The device hands out whole pages.
                 range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
-        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, but the segments are {ordinary:x?}"))
+        ensure(Law::Accounting, same, || {
+            format!("the device holds the ranges {ranges:x?}, but the heap has the segments {ordinary:x?}")
+        })
     }
 
     /// Checks that the counts of oversize blocks and segments follow from the rules, which have not changed since the
@@ -662,7 +664,7 @@ impl Trial {
         device.plan_faults(FaultPlan::none());
         drop((core, held));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("not returned to the device: {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
         ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes were not returned to the device"))?;
         // On a real device, work fails if its memory is unmapped, and takes down the entire
