@@ -133,7 +133,7 @@ def differing(left, right, what):
     if not count:
         return 0, None
     if not places:
-        return count, f"{what}: {len(left)} and {len(right)} of them; all that both have are equal"
+        return count, f"{what}: one side has {len(left)} and the other {len(right)}; all that both have are equal"
     place = places[0]
     return count, f"{what} {place}: {first_difference(left[place], right[place])}"
 

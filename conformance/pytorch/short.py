@@ -79,16 +79,20 @@ def run(options, side, limit_bytes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", choices=programs.COUNTED, metavar="NAME", help=" ".join(programs.COUNTED))
-    parser.add_argument("count", type=int, help="items a batch")
+    parser.add_argument("count", type=int, help="number of items in a batch")
     parser.add_argument(
         "--times",
         type=float,
         nargs="+",
         default=[1.005, 1.01, 1.02],
-        help="of the peak of its tensors (default: %(default)s)",
+        help="memory limits, as multiples of the peak of the tensors (default: %(default)s)",
     )
     parser.add_argument(
-        "--policies", nargs="+", default=["pytorch-rescue"], metavar="NAME", help="of parkade (default: %(default)s)"
+        "--policies",
+        nargs="+",
+        default=["pytorch-rescue"],
+        metavar="NAME",
+        help="parkade's policies (default: %(default)s)",
     )
     parser.add_argument("--steps", type=int, default=12, help="default: %(default)s")
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -108,7 +112,7 @@ def main():
         return 2
     if free["ending"] != "completes":
         print(
-            f"{options.program} with batch {options.count} runs {free['ending']} with all of the GPU's memory: try a smaller batch",
+            f"{options.program} with batch {options.count} ends with {free['ending']} even with all of the GPU's memory: try a smaller batch",
             file=sys.stderr,
         )
         return 2

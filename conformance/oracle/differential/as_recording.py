@@ -144,9 +144,9 @@ def pickled(answers, release, is_bare=False):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("release", help="the release whose keys are written, such as 2.7.0")
+    parser.add_argument("release", help="write the keys of this release, such as 2.7.0")
     parser.add_argument("output")
-    parser.add_argument("--bare", action="store_true", help="leave out the keys that show a release")
+    parser.add_argument("--bare", action="store_true", help="leave out the keys that reveal the release")
     options = parser.parse_args()
     with open(options.output, "wb") as file:
         file.write(pickled(sys.stdin.read().splitlines(), options.release, options.bare))

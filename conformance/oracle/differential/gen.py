@@ -452,9 +452,9 @@ def for_release(out, release):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default="1", help="the seed; the same arguments always produce the same script")
-    parser.add_argument("--n", type=int, default=10000, help="how many operations")
-    parser.add_argument("--flavour", default="basic", help="what is in the script: one of the names above")
-    parser.add_argument("--live", type=int, default=120, help="roughly how many blocks are live at a time")
+    parser.add_argument("--n", type=int, default=10000, help="the number of operations")
+    parser.add_argument("--flavour", default="basic", help="the kind of script: one of the names above")
+    parser.add_argument("--live", type=int, default=120, help="the approximate number of live blocks")
     parser.add_argument(
         "--release", type=release, default="2.15.0", help="the release of PyTorch that the script is for, such as 2.7.1"
     )

@@ -87,13 +87,13 @@ def main():
     parser.add_argument(
         "--oracle", default=program("2.11.0"), help="the real allocator (default: target/oracle/oracle-2.11.0)"
     )
-    parser.add_argument("--ops", type=int, default=4000, help="how many operations")
+    parser.add_argument("--ops", type=int, default=4000, help="the number of operations")
     parser.add_argument("--seed", default="1", help="the seed of the script")
     parser.add_argument("--bytes", type=int, default=1 << 28, help="the device's memory")
     parser.add_argument("--base", type=int, default=0, help="bytes that are in use before the program begins")
     parser.add_argument("--conf", default="", help="the settings")
     parser.add_argument(
-        "--processes", choices=["none", "own", "three"], default="own", help="what PROGRAM's NVML lists"
+        "--processes", choices=["none", "own", "three"], default="own", help="the processes that PROGRAM's NVML lists"
     )
     options = parser.parse_args()
     options.oracle = os.path.abspath(options.oracle)
