@@ -119,7 +119,7 @@ pub struct Steps {
     pub lost: usize,
 }
 
-/// Why there are no steps.
+/// The reason why there are no steps.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StepError {
     /// No annotation marks them.

@@ -116,7 +116,7 @@ pub struct Row<'a> {
     pub is_odd: bool,
 }
 
-/// How a cell is shown.
+/// The form in which a cell is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     /// Like the others.

@@ -10,7 +10,7 @@ use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, PAGE_BYTES, SimD
 
 const EFFORT: Effort = Effort::new(1, 0);
 
-/// Where the replacement places segments.
+/// The places where the replacement puts segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Descending,

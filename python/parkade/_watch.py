@@ -138,7 +138,7 @@ class Watch:
         self._told: Advice | None = None
         self.seen: Look | None = None
         self.advice: Advice | None = None
-        #: Why there is no advice for the last snapshot, for example because it has no history.
+        #: The reason why there is no advice for the last snapshot, for example because it has no history.
         self.no_advice: str | None = None
 
     def step(self, number: int | None = None) -> Look | None:

@@ -37,7 +37,7 @@ pub struct AdvisedOption {
     pub is_own: bool,
     /// Whether the caller asked for them.
     pub is_given: bool,
-    /// What these settings may break in the program.
+    /// The features of the program that these settings may break.
     pub cautions: Vec<Caution>,
     /// The bytes that may be reserved under these settings, if known or assumed; the smallest of all devices.
     pub available_bytes: Option<u64>,

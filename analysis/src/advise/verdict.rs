@@ -134,7 +134,7 @@ impl Judge<'_> {
     }
 }
 
-/// Why the recorded run's own settings succeed or fail.
+/// The reason why the recorded run's own settings succeed or fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Every request is served.
@@ -171,7 +171,7 @@ pub struct FirstFailure {
     pub entry: usize,
     /// The bytes requested.
     pub wanted_bytes: u64,
-    /// What the heap held at that time, from the request's point of view.
+    /// The contents of the heap at that time, from the request's point of view.
     pub held: Held,
 }
 
@@ -180,7 +180,7 @@ pub(super) struct OwnRun<'a> {
     pub(super) recordings: &'a [&'a DeviceRecording],
     pub(super) memories: &'a [DeviceMemory],
     pub(super) replays: &'a [Replay<'a>],
-    /// How the run was recorded.
+    /// The conditions under which the run was recorded.
     pub(super) recorded: &'a VerifyOptions,
 }
 

@@ -210,7 +210,7 @@ fn streams_of(requests: &Requests) -> impl Iterator<Item = u64> {
     })
 }
 
-/// How certain it is that a program uses a feature.
+/// The certainty that a program uses a feature.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Evidence {
     /// The program does not use it: the recording would show it.

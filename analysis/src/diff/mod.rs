@@ -33,15 +33,15 @@ pub struct Comparison {
     pub a: Run,
     /// The second side.
     pub b: Run,
-    /// How much they have in common.
+    /// Their similarity.
     pub likeness: Likeness,
     /// The first entry at which the allocator answered differently, if both sides make the same requests.
     pub first_other_answer: Option<usize>,
     /// How `growth` is grouped.
     pub grouping: Grouping,
-    /// What holds the memory at the peaks of allocated memory, the largest change first.
+    /// The holders of the memory at the peaks of allocated memory, the largest change first.
     pub growth: Vec<Growth>,
-    /// What each phase requested; empty unless both files have phases.
+    /// The memory that each phase requested; empty unless both files have phases.
     pub phases: Vec<PhaseChange>,
     /// The steps in pairs, if whole runs are compared.
     pub steps: Steps,
@@ -152,7 +152,7 @@ pub struct StepPair {
 /// The steps that both runs have.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Steps {
-    /// What marks the steps in the two runs.
+    /// The marks of the steps in the two runs.
     pub marks: Option<(String, String)>,
     /// The common steps, in order.
     pub pairs: Vec<StepPair>,
@@ -160,9 +160,9 @@ pub struct Steps {
     pub only_a: usize,
     /// The number of steps that only the second run has.
     pub only_b: usize,
-    /// Why the first run has no steps.
+    /// The reason why the first run has no steps.
     pub none_in_a: Option<NoSteps>,
-    /// Why the second run has no steps.
+    /// The reason why the second run has no steps.
     pub none_in_b: Option<NoSteps>,
 }
 

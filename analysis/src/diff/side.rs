@@ -72,7 +72,7 @@ parkade_recording::names! {
     }
 }
 
-/// Why a side cannot be summarized.
+/// The reason why a side cannot be summarized.
 #[derive(Debug, Error)]
 pub enum DiffError {
     /// The recording contradicts itself.
@@ -158,13 +158,13 @@ pub(super) struct StepSpan {
 /// The complete steps of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct StepSpans {
-    /// What marks them: an annotation's name, or [`REPETITION`].
+    /// The mark that they share: an annotation's name, or [`REPETITION`].
     pub(super) mark: String,
     /// The steps in order. The first step begins with the trace if the trace contains the beginning of the run.
     pub(super) spans: Vec<StepSpan>,
 }
 
-/// Why a run has no steps to compare.
+/// The reason why a run has no steps to compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum NoSteps {
     /// There is no trace.
@@ -440,7 +440,7 @@ pub struct Peak {
     pub step: Option<usize>,
     /// The phase that contains it, if phases are known.
     pub phase: Option<Phase>,
-    /// How memory is used at the peak.
+    /// The use of memory at the peak.
     pub heap: Fragmentation,
     /// The number of segments at the peak; a run of mapped pages counts as one.
     pub segments: usize,
@@ -487,7 +487,7 @@ pub struct Run {
     pub ooms: u64,
     /// The entry of the first of these requests.
     pub first_oom_entry: Option<usize>,
-    /// How the recorded run ended.
+    /// The end of the recorded run.
     pub ending: Ending,
     /// The number of times that the device refused memory and the allocator then released its cache and retried.
     pub retries: u64,

@@ -56,7 +56,7 @@ impl Timeline {
     }
 }
 
-/// What happened at a marker.
+/// The event at a marker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum MarkerKind {
     /// A request ran out of memory.
@@ -230,7 +230,7 @@ pub struct WhatIf<'a> {
 pub struct Span {
     /// The number of entries.
     pub entries: usize,
-    /// Where the estimated entries begin, if there are any.
+    /// The point at which the estimated entries begin, if there are any.
     pub rest: Option<Rest>,
 }
 

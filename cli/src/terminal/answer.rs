@@ -29,7 +29,7 @@ enum Part {
         text: String,
         may_go: bool,
     },
-    /// How to see more on a terminal.
+    /// The way to see more on a terminal.
     Hint(String),
     /// A paragraph with an indentation, in blanks.
     Text {

@@ -325,7 +325,7 @@ pub struct Wanted<'a> {
     targets: Vec<(&'static str, &'a Target, Kind)>,
 }
 
-/// What a command does to a file.
+/// The operation of a command on a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Writes a new one.
@@ -535,7 +535,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What a path leads to.
+/// The target of a path.
 enum Place {
     /// A file that may not exist yet. All links in the path are resolved.
     File(PathBuf),

@@ -180,7 +180,7 @@ fn number_of_threads() -> usize {
 /// The maximum stack size of a thread, usually that of the main thread.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The arguments are wrong.

@@ -166,7 +166,7 @@ sections! {
 }
 
 view! {
-    /// How a release of memory right before a request was interpreted.
+    /// The interpretation of a release of memory right before a request.
     pub struct ReadFlush(flush: &Flush) {
         /// The entry of the request.
         entry: usize = flush.entry,

@@ -48,7 +48,7 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// What a command prints on standard output.
+/// The output that a command prints on standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Text for people, with colours on a terminal.

@@ -624,7 +624,7 @@ pub struct Failure {
 /// The outcome of an execution.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Execution {
-    /// How far the input got.
+    /// The stage that the input reached.
     pub reached: Result<Reached, Failure>,
     /// The peak of memory, in bytes.
     pub peak_bytes: u64,

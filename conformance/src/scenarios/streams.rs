@@ -47,7 +47,7 @@ pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [data_races(), random_programs(backend)].into_iter().flatten().collect()
 }
 
-/// How long the kernel runs before it reads x.
+/// The time for which the kernel runs before it reads x.
 const SPIN_NS: u64 = 50_000_000;
 /// 1,024 floats, as in the document's text.
 const SIZE: Bytes = Bytes(4096);
@@ -78,7 +78,7 @@ fn data_races() -> Vec<Entry> {
     ]
 }
 
-/// How the reading stream's data is protected.
+/// The protection of the data that the reading stream uses.
 #[derive(Clone, Copy, PartialEq)]
 enum Guard {
     Nothing,

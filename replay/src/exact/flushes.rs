@@ -57,7 +57,7 @@ pub(crate) fn taken_together(mut flushes: Vec<Flush>) -> Vec<Flush> {
     flushes
 }
 
-/// Why a flush was read as a retry or as a call to `empty_cache`.
+/// The reason why a flush was read as a retry or as a call to `empty_cache`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushReason {
     /// A call to `empty_cache`: a private pool is first used after it, as in a capture.
@@ -139,7 +139,7 @@ const CERTAIN: u64 = 2;
 /// went to its pool.
 const NEAR: usize = 8;
 
-/// What the recording shows about the device's capacity if there is no limit.
+/// The device's capacity, as far as the recording shows it, if there is no limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity {
     /// The largest number of bytes reserved at any entry.

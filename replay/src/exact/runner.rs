@@ -51,7 +51,7 @@ pub(crate) struct Runner<'a> {
     capacity: Capacity,
     /// The requests to read in a way other than the likeliest.
     read_differently: &'a BTreeSet<usize>,
-    /// What is known about restored checkpoints, if the replay looks for them.
+    /// The facts known about restored checkpoints, if the replay looks for them.
     restores: Option<Restores>,
     pub(crate) tally: Tally,
     /// The number of freed blocks that wait for events.

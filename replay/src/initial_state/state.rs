@@ -18,8 +18,8 @@ use crate::entries::SEGMENT_ACTIONS;
 use crate::error::{Missing, VerifyError};
 use crate::pools::{AssumedPools, RecordedPools};
 
-/// What existed before a trace's first entry, because the recording began later than the program or its oldest entries are
-/// missing.
+/// The memory that existed before a trace's first entry, because the recording began later than the program or its
+/// oldest entries are missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LostBeginning {
     /// The segments before the first entry.

@@ -173,7 +173,7 @@ pub struct Recognition {
     pub releases: Vec<&'static Release>,
     /// The other releases that were tried, and the point at which each first differs.
     pub differing: Vec<Differing>,
-    /// What the file's contents alone allow. `None` if the caller named the release.
+    /// The releases that the file's contents allow. `None` if the caller named the release.
     pub possible: Option<Possible>,
     /// The parts of the file that exclude some of `releases`, although these explain every decision. In that case, the file
     /// was changed or a different program wrote it.

@@ -66,7 +66,7 @@ pub enum Event {
     Launch {
         /// The stream.
         stream: u16,
-        /// How long the work takes, in microseconds; at least 1.
+        /// The duration of the work, in microseconds; at least 1.
         us: u32,
     },
     /// The host waits until a stream has completed all its work.

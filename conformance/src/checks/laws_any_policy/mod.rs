@@ -30,8 +30,8 @@ pub use trial::Habits;
 
 /// In a run of the entire suite, each law gets this many random sequences for every sequence that a policy gets.
 const SHARE: u32 = 10;
-/// How many times more programs the policy with random answers gets than the others, because it must reach unlikely
-/// combinations.
+/// The factor by which the policy with random answers gets more programs than the others, because it must reach
+/// unlikely combinations.
 const WRONG_SHARE: u32 = 10;
 /// The number of policies with random answers that are also tested with failing driver calls, in the program that
 /// climbs every rung.

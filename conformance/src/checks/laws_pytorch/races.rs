@@ -129,7 +129,7 @@ const CAPACITY: Bytes = Bytes(192 * MIB);
 /// word.
 const READ_BYTES: u64 = 512;
 
-/// How a program uses streams.
+/// The way in which a program uses streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// All steps on one stream.

@@ -18,7 +18,7 @@ use crate::scenarios::story::{claim, failed, scenario};
 
 /// A libnvidia-ml with one GPU. It lists the process that the environment names.
 const FAKE_NVML: &str = include_str!("fake_nvml.c");
-/// How long a child may take to start.
+/// The time limit for a child to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The interval between two checks of a child.
 const MOMENT: Duration = Duration::from_millis(1);

@@ -378,7 +378,7 @@ fn used(backend: &AnyBackend) -> Verdict {
 /// The number of steps in the program, and the number of tensors in a step.
 const STEPS: u64 = 20;
 const TENSORS: [u64; 4] = [256, 128, 64, 32];
-/// How long a step's kernels run.
+/// The duration of a step's kernels.
 const STEP_NS: u64 = 2_000_000;
 
 /// Runs the program. Returns the driver's memory calls and the time in microseconds.

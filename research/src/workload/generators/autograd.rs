@@ -25,7 +25,7 @@ use crate::workload::{Event, Workload};
 /// block's output.
 pub type Value = usize;
 
-/// What an operation's backward pass does with the incoming gradient.
+/// The way in which an operation's backward pass handles the incoming gradient.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backward {
     /// It computes a new gradient for each input.
@@ -200,7 +200,7 @@ impl Block {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Storage(usize);
 
-/// What happens in addition to the model's own operations.
+/// The activity in addition to the model's own operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Surroundings {
     /// If set, operations need scratch memory, of sizes drawn with this seed.
@@ -217,7 +217,7 @@ const CUBLAS_BYTES: u64 = 32 << 20;
 /// The workspace that cuBLASLt keeps, from the first forward pass through a linear layer with a bias in that thread.
 const CUBLAS_LT_BYTES: u64 = 1 << 20;
 
-/// What the forward pass keeps for the backward pass: the tensors that each operation saved.
+/// The memory that the forward pass keeps for the backward pass: the tensors that each operation saved.
 type Tape = Vec<Vec<Storage>>;
 
 /// The way in which a block runs forward.
@@ -544,7 +544,7 @@ pub(super) struct Plan {
     pub(super) parts: Vec<Part>,
 }
 
-/// What a part's forward pass leaves behind.
+/// The tensors that a part's forward pass leaves behind.
 enum Left {
     Tapes(Vec<Tape>),
     Input(Storage),

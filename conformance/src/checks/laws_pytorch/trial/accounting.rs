@@ -59,7 +59,7 @@ impl Account {
         self.live + self.rounding + self.pending + self.inactive_split + self.whole + self.expandable
     }
 
-    /// What the statistics must report.
+    /// The values that the statistics must report.
     pub(crate) fn by_family(&self) -> [(Family, u64); 5] {
         [
             (Family::ReservedBytes, self.sum()),

@@ -68,7 +68,8 @@ struct Held {
     word: u32,
 }
 
-/// How long segments of the large pool have been entirely free, as a number of searches in that pool (spec 2.7).
+/// The time for which segments of the large pool have been entirely free, as a number of searches in that pool (spec
+/// 2.7).
 #[derive(Clone, Default, Debug)]
 struct Ages {
     searches: u64,
