@@ -224,7 +224,7 @@ const MOST_PARTS: usize = 4;
 /// At least this many pairs of parts must be compared to conclude that steps have parts.
 const FEWEST_PAIRS: usize = 6;
 
-/// The memory in use at a moment, relative to the first moment.
+/// The memory in use at a given moment, relative to the first moment.
 #[derive(Clone, Copy, Default)]
 struct InUse {
     bytes: i128,

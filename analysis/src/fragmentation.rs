@@ -94,7 +94,7 @@ impl Fragmentation {
     }
 }
 
-/// The state at one moment.
+/// The state at a given moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The last completed entry of the recording.

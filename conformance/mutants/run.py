@@ -12,8 +12,8 @@
 
 A bug is tried with the laws at 250 cases, quick ones first. If they pass, it is tried with the entire suite as `parkade conform` runs it,
 with the core's own tests, and with the recorded answers of the real allocator. Each of these must also pass without a bug. A run that takes
-longer than --limit is a hang and counts as caught. The output ends with two rates: what the suite catches by itself, and what suite and tests
-catch together.
+longer than --limit is a hang and counts as caught. The output ends with two rates: the share of bugs that the suite catches, and
+the share that the suite and the tests catch together.
 
 Exit code: 0 if the suite catches every bug, or the recorded answers catch those that no law can see according to the list; 1 if not, or if
 the list does not fit the sources; 2 if a bug does not compile.

@@ -2,7 +2,7 @@
 
 A run's report is a dictionary: `snapshot` (what torch.cuda.memory._snapshot() returns), `stats`, `summary`, `losses`, `errors`, `ended`.
 Times are ignored. Addresses are compared relative to their segment, and segments and streams by the order in which they first appear:
-the driver gives two runs different addresses, and a stream's handle is a pointer.
+the driver returns different addresses in two runs, and a stream's handle is a pointer.
 """
 
 import bisect

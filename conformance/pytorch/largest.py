@@ -84,7 +84,7 @@ def attempt(job, answer):
 
 
 class Gate:
-    """Admits as many attempts as there are bytes for; an attempt that needs more than all of them runs by itself."""
+    """Admits as many attempts as there are bytes for; an attempt that needs more than all of them runs alone."""
 
     def __init__(self, total_bytes):
         self.total_bytes, self.used_bytes, self.changed = total_bytes, 0, threading.Condition()

@@ -74,7 +74,7 @@ def advise(
 
     `limit` is the memory that the process may reserve; `capacity` is the memory of a different GPU to try. `settings`
     are tried in addition, or by themselves with `only`. `policy` names policies of parkade, such as `breaking-handles`;
-    the result's `policies` say how much memory they would need in place of PyTorch's allocator. `threads` bounds the
+    the result's `policies` state how much memory they would need in place of PyTorch's allocator. `threads` bounds the
     number of threads.
     """
     chosen = options(

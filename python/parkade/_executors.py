@@ -16,7 +16,7 @@ from typing import Any
 
 from ._errors import LostJobs
 
-#: An executor, or a function that makes one, since a broken pool cannot be used again.
+#: An executor, or a function that makes one, because a broken pool cannot be used again.
 Executors = Executor | Callable[[], Executor] | None
 
 #: The number of tasks that the executor has at a time.

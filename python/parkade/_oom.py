@@ -41,11 +41,11 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class _Shortage:
-    """What PyTorch reports to the observer about an out-of-memory error."""
+    """The data that PyTorch reports to the observer about an out-of-memory error."""
 
     device: int
     wanted_bytes: int
-    #: What the process may reserve if a fraction was set; if not, the device's memory.
+    #: The memory that the process may reserve if a fraction was set; if not, the device's memory.
     allowed_bytes: int
     free_bytes: int
 
@@ -210,7 +210,7 @@ def _of_message(error: BaseException) -> list[str]:
 
 
 def when_torch_is_imported(then: Callable[[Any], None]) -> None:
-    """Calls `then` with PyTorch: now if the program has already imported it, or else as soon as it does.
+    """Calls `then` with PyTorch: immediately if the program has already imported it, or as soon as it does.
 
     Settings that the program makes before its import take effect.
     """

@@ -106,7 +106,7 @@ class Advice(_fields.AdviceFields, Result):
     def line(self) -> str | None:
         """The line to try first: for a shell, or for the program if the line enables one of parkade's policies.
 
-        None if nothing but less memory helps.
+        None if nothing helps except using less memory.
         """
         pasted = (remedy["line"] for remedy in self.remedies if remedy["kind"] != "program")
         return next(pasted, self.recommendation.line if self.recommendation is not None else None)

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         if asked.policy is not None or asked.rescue:
             from ._enable import enable
 
-            # Without the promise only free memory moves.
+            # Without the promise, only free memory moves.
             rescue: bool | Literal["free"] | None = ("free", True)[asked.serial] if asked.rescue else None
             enable(asked.policy or "pytorch", rescue=rescue, serial=asked.serial)
     except UsageError as error:

@@ -65,9 +65,9 @@ class Look:
     step: int
     allocated_bytes: int
     reserved_bytes: int
-    #: Reserved, not allocated, and in segments that are partly in use: `empty_cache` cannot give it back.
+    #: Reserved, not allocated, and in segments that are partly in use: `empty_cache` cannot release it.
     stranded_bytes: int
-    #: 1 - allocated / reserved; 0 with nothing reserved.
+    #: 1 - allocated / reserved; 0 if nothing is reserved.
     fragmentation: float
     ooms: int
     retries: int

@@ -1,4 +1,4 @@
-"""`enable` without a GPU: what it refuses, and what it says. With a GPU: conformance/pytorch."""
+"""`enable` without a GPU: what it refuses, and with which messages. With a GPU: conformance/pytorch."""
 
 from __future__ import annotations
 

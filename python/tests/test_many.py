@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def of_one_machine(folder, command):
-    """What the command prints for each."""
+    """Returns the command's output for each of them."""
     lines = command("diagnose", folder, "--json").stdout.splitlines(keepends=True)
     # The last is about all ranks together.
     assert "ranks" in json.loads(lines[-1])

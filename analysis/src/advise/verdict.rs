@@ -292,7 +292,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns what a heap holds, from the point of view of a request from this stream and pool.
+    /// Returns a heap's contents, from the point of view of a request from this stream and pool.
     fn seen_from(segments: &[SegmentInfo], stream: u64, pool: PoolId) -> Held {
         let mut held = Held::default();
         for segment in segments {
@@ -313,7 +313,7 @@ impl Held {
         held
     }
 
-    /// Returns what a device held when its recording was written, which is all that a file without a trace shows.
+    /// Returns the contents of a device when its recording was written, which is all that a file without a trace shows.
     #[must_use]
     pub fn at_end(recording: &DeviceRecording) -> Held {
         let mut held = Held::default();

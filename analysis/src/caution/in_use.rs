@@ -91,7 +91,8 @@ impl InUse {
         InUse { evidence: [Evidence::Unknown; FEATURES] }
     }
 
-    /// Returns what one device's recording shows. `requests` are those of the recording, if it has a trace.
+    /// Returns the features that one device's recording shows. `requests` are those of the recording, if it has a
+    /// trace.
     ///
     /// If a recording's oldest entries are missing, whatever it does not show is unknown; in a file that does not name pools
     /// (before 1.13, spec 7.8), everything about pools is unknown.

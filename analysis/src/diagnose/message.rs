@@ -7,8 +7,8 @@
 //! The message counts the free bytes of private pools as allocated (spec 2.13). They are not live, so they are subtracted here,
 //! but they can serve only these pools.
 //!
-//! If a part of the message is missing, the verdict stands only if no missing figure could change it; each missing figure may
-//! have any value that the rest allows.
+//! If a part of the message is missing, the verdict is given only if no missing figure could change it; each missing
+//! figure may have any value that the rest allows.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;

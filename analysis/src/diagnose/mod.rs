@@ -430,7 +430,7 @@ pub struct Owner {
     pub time_us: Option<u64>,
 }
 
-/// The owners of all blocks in use at one moment.
+/// The owners of all blocks in use at a given moment.
 #[derive(Clone, Debug, Default)]
 struct Owners {
     served: FxHashMap<u64, Owner>,

@@ -235,7 +235,7 @@ fn spans(mark: String, ends: impl Iterator<Item = (usize, u32)>, has_first: bool
 }
 
 impl StepSpans {
-    /// Returns the step at a moment.
+    /// Returns the step that contains a given moment.
     fn at(&self, moment: u32) -> Option<StepSpan> {
         let place = self.spans.partition_point(|span| span.to < moment);
         self.spans.get(place).copied().filter(|span| span.from <= moment)
@@ -587,7 +587,8 @@ fn peak(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> Peak {
     }
 }
 
-/// Returns the fragmentation and the number of segments at a moment. Everything between the blocks in use counts as free.
+/// Returns the fragmentation and the number of segments at a given moment. Everything between the blocks in use counts
+/// as free.
 fn heap_at(log: &HeapLog, moment: u32) -> (Fragmentation, usize) {
     let segments = log.at(moment);
     let mut sums = Fragmentation::default();

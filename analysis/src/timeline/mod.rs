@@ -75,7 +75,7 @@ parkade_recording::names! {
     }
 }
 
-/// An event at a moment.
+/// An event at a given moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Marker {
     /// The moment before the event, when the heap shows why the event happened.

@@ -81,7 +81,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     Ok(allocator)
 }
 
-/// Returns what a rescue may do, according to the variable `PARKADE_RESCUE`.
+/// Returns the reach of a rescue, according to the variable `PARKADE_RESCUE`.
 fn reach(text: Option<&str>) -> Result<Option<Reach>, Failure> {
     match text.unwrap_or_default() {
         "" | "0" => Ok(None),

@@ -1,4 +1,5 @@
-//! How commands write files: never over an input, over an existing file only with `--force`, and completely or not at all.
+//! Rules by which commands write files: never over an input, over an existing file only with `--force`, and either
+//! completely or not at all.
 //!
 //! A file is first written as a draft in the same folder, synced to disk, and then renamed. The draft's name identifies the process that
 //! writes it by host, process id and start time. A process removes its drafts whenever it can catch its end. Drafts of killed processes

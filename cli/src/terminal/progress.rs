@@ -138,7 +138,7 @@ impl Watch {
     }
 }
 
-/// The payload with which cancelled work unwinds. It is not a panic: no hook is called, and nothing is printed.
+/// The panic payload that unwinds cancelled work. It is not a panic: no hook is called, and nothing is printed.
 #[derive(Debug)]
 pub struct Cancelled;
 

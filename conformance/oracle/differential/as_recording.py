@@ -3,7 +3,7 @@
 
   oracle-2.7.0 --raw SCRIPT | as_recording.py 2.7.0 OUTPUT.pickle [--bare]
 
-The script begins with `history on 1000000` and ends with `trace`. Which release writes which keys was determined from
+The script begins with `history on 1000000` and ends with `trace`. The keys that each release writes were determined from
 its libtorch_python.so (docs/spec.md, 7.8).
 --bare leaves out every key that reveals a release and uses the protocol of C++ snapshots, in which a missing key means nothing, so that only the decisions remain.
 """

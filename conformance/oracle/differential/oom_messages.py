@@ -4,10 +4,10 @@
   oom_messages.py [--oracle PROGRAM] [--ops 4000] [--seed 1] [--bytes N] [--base N] [--conf SETTINGS] [--processes none|own|three]
 
 PROGRAM is target/oracle/oracle-2.11.0, which conformance/oracle/pytorch_harness/setup.sh builds. Prints tab-separated rows: segment, device, total, free, processes,
-limit, allocated, reserved, private, message. They come from the driver log, the statistics and the snapshots alone; a limit is
+limit, allocated, reserved, private, message. The numbers are taken only from the driver log, the statistics and the snapshots; a limit is
 trunc(fraction x total). `cargo run --example oom_check` reads the rows and compares each message with parkade's.
 
---processes says what PROGRAM's NVML lists, which the rows must state: "own" is the stand-in that is built; for "none", remove fake/nvml from a
+--processes states which processes PROGRAM's NVML lists, because the rows must state this: "own" is the stand-in that is built; for "none", remove fake/nvml from a
 copy of the folder; for "three", build one that lists processes 1, itself and 4194304.
 """
 

@@ -176,7 +176,7 @@ pub trait TestDevice: DeviceBackend {
         Bytes::ZERO
     }
 
-    /// Returns what only a simulated device can report or do; `None` on other devices.
+    /// Returns the interface for what only a simulated device can report or do; `None` on other devices.
     fn insight(&mut self) -> Option<&mut dyn Insight> {
         None
     }

@@ -82,8 +82,8 @@ pub enum FlushReason {
 }
 
 impl FlushReason {
-    /// Returns what the stacks of a request's entries show; the last entry is the request. Returns `None` if some entry has
-    /// no stack, or if no entry releases memory.
+    /// Returns the reason that the stacks of a request's entries show; the last entry is the request. Returns `None` if
+    /// some entry has no stack, or if no entry releases memory.
     ///
     /// All entries of one request have its stack. The entries of `empty_cache` have its own stack or, if the recording has
     /// stacks only for requests, the stack of the request that first took the memory (spec 7.4).
@@ -325,7 +325,7 @@ mod tests {
         Capacity::of(&trace(&parts.concat()), 20 * MIB, &RecordedPools::default(), settings)
     }
 
-    /// Returns why memory was released before a request that no capture follows.
+    /// Returns the reason why memory was released before a request that no capture follows.
     fn reason(parts: &[&[(Action, u64)]], settings: &Settings, mib: u64) -> Option<FlushReason> {
         capacity(parts, settings).reason(mib * MIB, usize::MAX)
     }

@@ -103,7 +103,7 @@ impl Start {
         self.pools.assume(&self.extents.segments, assumption);
     }
 
-    /// Returns what existed before the first entry, including what the replay has shown about it.
+    /// Returns the memory that existed before the first entry, including facts that the replay has revealed about it.
     pub(crate) fn lost_beginning(&self) -> Option<LostBeginning> {
         let inferred_sizes = self.extents.inferred();
         let assumed_sizes = self.extents.assumed.len() - inferred_sizes;

@@ -450,7 +450,7 @@ impl Clock {
         Clock { variation, gpu_shift: 0, done_ns: 0 }
     }
 
-    /// Returns when an operation begins if the previous operation ended at `now_ns`.
+    /// Returns the time at which an operation begins if the previous operation ended at `now_ns`.
     pub(crate) fn begins(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         if step.has_waited {
@@ -462,7 +462,7 @@ impl Clock {
         now_ns + step.own_ns * u64::from(self.variation.program_permille) / 1000 * noise / 1000
     }
 
-    /// Returns when the GPU finishes the work that an operation's freed memory waits for.
+    /// Returns the time at which the GPU finishes the work that an operation's freed memory waits for.
     pub(crate) fn completes(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         let within = step.done_before_ns - 1 - step.done_after_ns;
@@ -481,8 +481,8 @@ impl Clock {
         (done + self.gpu_shift).max(now_ns as i64) as u64
     }
 
-    /// Returns when an operation that began at `began_ns` and waited until `now_ns` ends. `driver_ns` is the time that the
-    /// driver took, if its calls differ from those in the recorded run.
+    /// Returns the time at which an operation ends that began at `began_ns` and waited until `now_ns`. `driver_ns` is
+    /// the time that the driver took, if its calls differ from those in the recorded run.
     pub(crate) fn ends(&mut self, pace: &Pace, operation: usize, began_ns: u64, now_ns: u64, driver_ns: Option<u64>) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         self.done_ns = self.done_ns.max(step.drained_ns.map_or(0, |ns| ns as i64));
@@ -606,7 +606,7 @@ mod tests {
         }
     }
 
-    /// Returns when the work is finished if the driver takes `driver_ns` in the first operation.
+    /// Returns the time at which the work is finished if the driver takes `driver_ns` in the first operation.
     fn done(pace: &Pace, variation: Variation, driver_ns: Option<u64>) -> Vec<u64> {
         let mut clock = Clock::new(variation);
         let mut now_ns = 0;

@@ -308,15 +308,15 @@ impl Recognition {
         places.iter().map(at).collect()
     }
 
-    /// Returns what in the file excludes other releases, as the end of a sentence. Returns `None` if the file's decisions
-    /// contradict its contents.
+    /// Returns the evidence in the file that excludes other releases, as the end of a sentence. Returns `None` if the
+    /// file's decisions contradict its contents.
     #[must_use]
     pub fn evidence_words(&self) -> Option<String> {
         let is_believed = self.contradicting.is_empty();
         joined(self.possible.iter().filter(|_| is_believed).flat_map(|possible| &possible.evidence).map(Evidence::words))
     }
 
-    /// Returns what in the file excludes the very releases that explain it, as the end of a sentence.
+    /// Returns the evidence in the file that excludes the very releases that explain it, as the end of a sentence.
     #[must_use]
     pub fn contradiction_words(&self) -> Option<String> {
         joined(self.contradicting.iter().map(Evidence::fact_words))

@@ -442,7 +442,7 @@ fn attempt(case: &Case, policy: &Named, batch: u64) -> Result<Fits, Why> {
     }
 }
 
-/// Returns why a batch whose load fits was refused.
+/// Returns the reason why a batch whose load fits was refused.
 fn stranded(workload: &Workload, batch: u64, outcome: &Outcome) -> Why {
     let failed = outcome.failed_at_event.unwrap_or(0);
     let asked_bytes = match workload.events.get(failed) {

@@ -397,7 +397,7 @@ fn breaking_entries() -> Vec<Entry> {
     ]
 }
 
-/// A device that cannot break handles says so, and refuses to.
+/// A device that cannot break handles reports this, and refuses to break one.
 fn declines(scene: &mut Scene) -> Result<bool, Trouble> {
     if scene.device.breaks_handles() {
         return Ok(false);

@@ -101,7 +101,7 @@ impl Subject {
         Ok(trial)
     }
 
-    /// Runs a program and returns all memory to the device; returns how often the policy took each kind of action.
+    /// Runs a program and returns all memory to the device. Returns how often the policy took each kind of action.
     pub(super) fn whole_run(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
         let trial = self.play(backend, setup, steps)?;
         let (script, reached) = (trial.script(), trial.reached());

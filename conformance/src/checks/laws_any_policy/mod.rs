@@ -1,5 +1,5 @@
 //! The laws that hold for every policy, and the entries that check them: for each policy in the catalogue, for randomly
-//! assembled policies, and for a policy that gives random answers.
+//! assembled policies, and for a policy that returns random answers.
 //!
 //! The checks in [`laws_pytorch`](super::laws_pytorch) know PyTorch's rules, and therefore where each request must be
 //! placed. Here the policy decides on the placement, and [`LAWS`] lists what must hold in any case. A failure message

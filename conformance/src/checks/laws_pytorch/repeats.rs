@@ -118,7 +118,7 @@ fn determinism(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// Returns where two runs differ.
+/// Describes the difference between two runs.
 fn difference(first: &Finished, second: &Finished) -> String {
     let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
     let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
@@ -140,8 +140,8 @@ fn dropped(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// Runs only the requests and frees of a sequence, under a limit, up to the first sign of memory pressure. Returns how
-/// far the run got, the trace and the statistics.
+/// Runs only the requests and frees of a sequence, under a limit, up to the first sign of memory pressure. Returns the
+/// point that the run reached, the trace and the statistics.
 fn until_pressure(
     backend: &AnyBackend,
     setup: &Setup,

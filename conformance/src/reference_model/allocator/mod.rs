@@ -74,8 +74,8 @@ pub struct Reference {
     freeable: Table<PoolId>,
     whole: BTreeSet<PoolId>,
     is_capturing: bool,
-    /// The actions of the free-memory callbacks, one per call. Each comes with whether the callback then reports that
-    /// it freed something.
+    /// The actions of the free-memory callbacks, one per call. Each is stored with whether the callback then reports
+    /// that it freed something.
     pub stocks: Vec<VecDeque<(Deed, bool)>>,
     /// The answers that callbacks received during the operation.
     pub callback_answers: Vec<Made>,

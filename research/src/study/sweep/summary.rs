@@ -264,7 +264,7 @@ fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
 /// Returns the geometric mean over seeds and its interval, from the values' logarithms.
 fn with_interval(logs: &[f64]) -> Option<Level> {
     let mean = mean(logs)?;
-    // A single value says nothing about other values.
+    // A single value does not show how other values vary.
     let Interval { low, high } =
         interval_of_mean(logs, CONFIDENCE, SEED).unwrap_or(Interval { low: f64::NEG_INFINITY, high: f64::INFINITY });
     Some(Level { mean: mean.exp(), low: low.exp(), high: high.exp(), count: logs.len() })

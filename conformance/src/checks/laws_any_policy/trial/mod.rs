@@ -64,7 +64,7 @@ impl Habits {
 pub(super) struct Expected {
     /// Driver calls fail according to a plan.
     pub(super) faults: bool,
-    /// The policy gives invalid answers.
+    /// The policy returns invalid answers.
     pub(super) wrong_answers: bool,
 }
 

@@ -48,7 +48,7 @@ impl Doing {
     }
 }
 
-/// The actions of a callback, oldest first. Each comes with whether the callback reports that it freed something.
+/// The actions of a callback, oldest first. Each is stored with whether the callback reports that it freed something.
 type Stock = Arc<Mutex<VecDeque<(Doing, bool)>>>;
 
 /// The answers that callbacks received.

@@ -261,7 +261,7 @@ impl Trial {
         Some(ranges)
     }
 
-    /// Must be called before a request; `segments` is the state of the heap at that point.
+    /// This must be called before a request; `segments` is the state of the heap at that point.
     pub(super) fn before_request(&mut self, segments: Vec<SegmentInfo>, bytes: u64) -> Before {
         if self.limit.is_some() && self.rules.collection_hundredths > 0 && Rules::is_large(self.rules.rounded(bytes)) {
             self.ages.searches += 1;
