@@ -92,10 +92,10 @@ def sweep(
     """Runs workloads, generated and recorded, under allocation policies on simulated devices.
 
     `executor` is any `concurrent.futures` executor whose workers have the same build of parkade and find recordings
-    under the same paths. Without one, threads of this process do the work. The rows are always the same bytes as those
-    of `parkade sweep`. They are written to `output` as they become available; if that file has the beginning of the same
-    sweep, the sweep continues from there. A task has `jobs_per_task` jobs. A task whose worker died is repeated, up to
-    `retries` times.
+    under the same paths. Without one, threads of this process do the work. The rows are always the same bytes as
+    those of `parkade sweep`. They are written to `output` as they become available; if that file has the beginning of
+    the same sweep, the sweep continues there. A task has `jobs_per_task` jobs. A task whose worker died is repeated,
+    up to `retries` times.
     """
     if jobs_per_task < 1:
         raise ValueError(f"jobs_per_task is {jobs_per_task}: it must be at least 1")

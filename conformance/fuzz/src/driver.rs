@@ -136,7 +136,7 @@ pub fn work(options: &Options, account: &Path) -> Result<()> {
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked"))))
     })
-    .context("opening the file that records the work")
+    .context("the file that records the work cannot be opened")
 }
 
 /// Bounds the address space: beyond the bound, an allocation fails and ends the process, which is better than

@@ -162,7 +162,7 @@ pub trait TestDevice: DeviceBackend {
     /// Returns the live ranges from `malloc`, lowest address first; sizes may be rounded up to the device's pages.
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)>;
 
-    /// Returns what has been taken from the device through this handle and not returned.
+    /// Returns the memory and objects that were taken from the device through this handle and not returned.
     fn holdings(&self) -> Holdings;
 
     /// Makes others hold this many bytes from now on, in addition to what [`Needs::capacity`] withholds.

@@ -8,7 +8,7 @@ use parkade::units::MIB;
 /// The parameters of the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Blocks of at least this size are oversize; `None` means that no block is.
+    /// Blocks of at least this size are oversize; `None` means that no block is oversize.
     pub max_split: Option<u64>,
     /// The number of bytes by which an oversize block may be larger than the request.
     pub non_split_rounding: u64,

@@ -97,17 +97,18 @@ fn activations() -> Vec<Entry> {
     vec![
         scenario(
             "E1",
-            "L B S H 4 bytes is the exact peak; sqrt(L) B S H 4 is roughly what checkpointing keeps, not its peak",
+            "L B S H 4 bytes is the exact peak; sqrt(L) B S H 4 bytes is roughly the size of the checkpoints, not the peak",
             |_: &AnyBackend| formula(),
         ),
         scenario(
             "E2",
-            "the peaks without checkpointing, with every layer and with every M layers checkpointed equal the formulas on a grid",
+            "on a grid, the peaks without checkpointing, with every layer checkpointed and with every M layers checkpointed \
+             equal the formulas",
             |_: &AnyBackend| checkpointing(),
         ),
-        scenario("E3", "the peak with nano-batching equals N X + Y / chunks on a grid", |_: &AnyBackend| nano_batching()),
+        scenario("E3", "on a grid, the peak with nano-batching equals N X + Y / chunks", |_: &AnyBackend| nano_batching()),
         scenario("E4", "one set of fitted sizes reproduces the peaks of each toy program", |_: &AnyBackend| toys()),
-        scenario("E7", "checkpointing does a third more work: one additional forward pass", |_: &AnyBackend| work()),
+        scenario("E7", "checkpointing adds one forward pass, a third more work", |_: &AnyBackend| work()),
     ]
 }
 

@@ -95,7 +95,7 @@ fn small(backend: &AnyBackend, _: &Effort) -> Verdict {
         })?;
         device.free(second)?;
         ends_empty(&mut device, before)?;
-        text += &format!("{bytes} bytes: two per page, {spacing} bytes apart\n");
+        text += &format!("ranges of {bytes} bytes: two per page, {spacing} bytes apart\n");
     }
     Ok(Evidence { text, operations: 4 * spacings.len() as u64, ..Evidence::default() })
 }

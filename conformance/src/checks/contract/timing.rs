@@ -341,7 +341,8 @@ fn costs(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
     let watch = Watch::new();
-    let mut table = String::from("us, medians; handle: create, map, set access, unmap, release; range: malloc, free\n");
+    let mut table =
+        String::from("medians in us; for handles: create, map, set access, unmap, release; for ranges: malloc, free\n");
     for &mib in handles {
         let medians = handle_ns(&mut device, &watch, whole_pages(mib, page))?.map(micros);
         // Writing to a string does not fail.

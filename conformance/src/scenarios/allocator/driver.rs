@@ -24,8 +24,8 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
     vec![
         scenario(
             "A6/default",
-            "2 and 4 GiB are allocated on 8 GiB and the 2 GiB is freed: a 3 GiB request succeeds once the cached 2 GiB has been \
-             returned to the driver",
+            "2 GiB and 4 GiB are allocated on an 8 GiB device, and the 2 GiB is freed: a 3 GiB request succeeds after the \
+             cached 2 GiB has been returned to the driver",
             |backend| remap(backend, ""),
         ),
         scenario(
@@ -38,10 +38,10 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
         }),
         scenario(
             "A7/below-a-page",
-            "1 MiB blocks share pages: freeing one of each pair gives the driver no more free memory than before",
+            "1 MiB blocks share pages: freeing one block of each pair does not increase the driver's free memory",
             holes_below_a_page,
         ),
-        scenario("A7/three-quarters", "1.5 MiB blocks take one page each: each one that is freed returns 2 MiB", three_quarters),
+        scenario("A7/three-quarters", "1.5 MiB blocks take one page each: each freed block returns 2 MiB", three_quarters),
         scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
     ]
 }
@@ -387,7 +387,7 @@ fn fraction(backend: &AnyBackend) -> Verdict {
     let core = story.stage.core();
     core.set_memory_fraction(0.8).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let set = core.memory_fraction();
-    claim((0.799_999..=0.8).contains(&set), || format!("the fraction reads back as {set}"))?;
+    claim((0.799_999..=0.8).contains(&set), || format!("the memory fraction reads back as {set}"))?;
     // This request depends on the device's size, so its size and the message differ between devices.
     let message = story.stage.alloc("too large", too_large)?.refusal()?;
     claim(message.contains(" allowed; "), || format!("the message has no limit: {message}"))?;

@@ -19,7 +19,7 @@ pub(super) fn whole_blocks() -> Vec<Entry> {
         scenario("A1", "256 MB is freed and requested again: the second request does not reach the driver", reuse),
         scenario(
             "A2",
-            "two pools; 2 MiB segments, 20 MiB segments and larger multiples of 2 MiB; blocks are multiples of 512 bytes",
+            "there are two pools; segments are 2 MiB, 20 MiB or larger multiples of 2 MiB; blocks are multiples of 512 bytes",
             segments,
         ),
         scenario(
@@ -152,7 +152,8 @@ pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
     ));
     if backend.is_simulated() {
         // Replaying a recording uses no device.
-        let says = "recorded runs that are replayed with expandable segments reserve as much memory as PyTorch did with them";
+        let says = "recorded runs that are replayed with expandable segments reserve as much memory as PyTorch did with \
+                    expandable segments";
         entries.push(scenario("A13/recordings", says, |_: &AnyBackend| recordings()));
     }
     entries
@@ -462,7 +463,7 @@ const fn activations(step: u64) -> u64 {
 
 /// A17: the same workload with and without reserving its memory first.
 pub(super) fn reserved_first() -> Vec<Entry> {
-    let says = "memory reserved before the workload: fewer driver calls and less reserved memory, but none of it can be \
+    let says = "reserving memory before the workload needs fewer driver calls and less reserved memory, but none of it can be \
                 released while the workload runs";
     vec![scenario("A17", says, warm_up)]
 }

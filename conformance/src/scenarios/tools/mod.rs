@@ -261,7 +261,7 @@ fn no_such_key(backend: &AnyBackend) -> Verdict {
 fn helper_calls() -> Vec<Entry> {
     vec![scenario(
         "D5/helpers",
-        "print, copy to the CPU, clear, reset, fraction and cleanup: the effect of each on the figures",
+        "print, copy to the CPU, clear, reset, fraction and cleanup each have the expected effect on the figures",
         helpers,
     )]
 }
@@ -334,13 +334,13 @@ fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
         ),
         scenario(
             "D9",
-            "emptying the cache after each step takes many driver calls that wait for the device, for the same peak",
+            "emptying the cache after each step takes many driver calls that wait for the device, and does not lower the peak",
             schedule,
         ),
     ];
     if backend.is_simulated() {
-        let says = "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: driver \
-                    calls, and time in the driver";
+        let says = "ResNet-50 is trained with its cache emptied never, every fifth step or every step: the driver calls and the \
+                    time in the driver differ";
         entries.push(scenario("D9/training", says, |_: &AnyBackend| training()));
     }
     entries

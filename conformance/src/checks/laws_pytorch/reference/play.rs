@@ -575,7 +575,7 @@ pub(super) fn adopt(
         let mut asked = Vec::new();
         let answer = core.adopt(&segment, &mut |address, pages| {
             asked.push((address.get(), pages));
-            (handles.pop_front().expect("one handle for each mapped page"), 1)
+            (handles.pop_front().expect("there is one handle for each mapped page"), 1)
         });
         let runs = page.map_or(Vec::new(), |page| asked_for(&segment, page));
         ensure(Law::Reference, asked == runs, || {
