@@ -311,8 +311,8 @@ def export(
     """Writes the run that a recorded program would have had under other settings, as a snapshot for memory_viz or a
     trace for Perfetto.
 
-    `format` is "snapshot" or "perfetto"; with "perfetto", `blocks` limits the number of blocks that become slices. `stop_at_oom`
-    ends the run at its first out-of-memory error. `force` overwrites an existing file.
+    `format` is "snapshot" or "perfetto"; with "perfetto", `blocks` limits the number of blocks that become slices.
+    `stop_at_oom` ends the run at its first out-of-memory error. `force` overwrites an existing file.
     """
     chosen = options(
         output=output,

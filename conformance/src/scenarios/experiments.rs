@@ -77,7 +77,8 @@ fn holes() -> Vec<Entry> {
         };
         add(
             "C1",
-            "39 tensors of 1 GB are allocated, and six of them are freed: a request for 2 GB is served by a new segment, not by combining the six",
+            "39 tensors of 1 GB are allocated, and six of them are freed: a request for 2 GB is served by a new segment, not by \
+             combining the six",
             equal,
         );
         add(

@@ -279,8 +279,8 @@ const SIZES: [u64; 3] = [700, 5 * MIB, 30 * MIB];
 
 /// Returns the entries of this law.
 pub(super) fn wrong_address_entries() -> Vec<Entry> {
-    let says = "if the device returns an address that overlaps memory in use, is misaligned or does not exist, the request fails with \
-         an error, and nothing changes";
+    let says = "if the device returns an address that overlaps memory in use, is misaligned or does not exist, the request fails \
+                with an error, and nothing changes";
     let kinds = [("segments", ""), ("reserved-ranges", "expandable_segments:True")];
     kinds
         .into_iter()
