@@ -142,8 +142,9 @@ pub fn remove_on_signals() {
     }
 }
 
-/// Returns the signals that end a process unless it handles them, except those for its own faults and those that it inherited as ignored,
-/// for example from nohup or as a background job of a script. Where that is unknown, returns the signals that are rarely ignored.
+/// Returns the signals that end a process unless it handles them, except those for its own faults and those that it
+/// inherited as ignored, for example from nohup or as a background job of a script. If that is unknown, returns the
+/// signals that are rarely ignored.
 #[cfg(unix)]
 fn ending_signals() -> Vec<i32> {
     use signal_hook::consts::*;

@@ -1,8 +1,8 @@
 //! Runs a command's work on threads and shows its progress, on standard error or to a program that runs the command in its own process.
 //!
-//! There are no more threads than the machine has processors, whatever the environment says. Inside another program, such as a Python
-//! interpreter, the work leaves no threads behind, and reports to a [`Watch`], which can also cancel it. On standard error, indicatif draws
-//! progress bars on a terminal only.
+//! There are no more threads than the machine has processors, whatever the environment requests. Inside another
+//! program, such as a Python interpreter, the work leaves no threads behind, and reports to a [`Watch`], which can also
+//! cancel it. On standard error, indicatif draws progress bars on a terminal only.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

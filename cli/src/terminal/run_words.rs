@@ -1,8 +1,8 @@
 //! What several commands say about a run: how it ended, what is known about the rest after an out-of-memory error, the memory by which it
 //! is judged, and how far a prediction for it can be trusted.
 //!
-//! A prediction can be trusted if a replay under the recorded run's own settings needs as much as that run; how flushes were read belongs
-//! to it. All commands use the same words and keys.
+//! A prediction can be trusted if a replay under the recorded run's own settings needs as much as that run; the
+//! interpretation of flushes is part of that. All commands use the same words and keys.
 
 use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, MemoryBudget, MemoryRange};
 use parkade_analysis::continuation::{Continuation, Doubt};
@@ -13,7 +13,7 @@ use super::json_struct::{Word, all, sections, view};
 use super::output::count;
 use super::size::{self, show_apart, show_bytes};
 
-/// Says how the run ended, with the evidence. `None` if no request ran out of memory.
+/// States how the run ended, with the evidence. `None` if no request ran out of memory.
 pub fn ending(ending: &Ending) -> Option<String> {
     match ending {
         Ending::NoError => None,
@@ -26,19 +26,19 @@ pub fn ending(ending: &Ending) -> Option<String> {
     }
 }
 
-/// Says that a run continues after this many errors. `None` if it did not survive any.
+/// States that a run continues after this many errors. `None` if it did not survive any.
 pub fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
     let met = count(errors, "out-of-memory error");
     matches!(ending, Ending::Survived(_))
         .then(|| format!("the program survives such errors: it continued after {met} in the recording"))
 }
 
-/// Says that the run had reserved more before the first entry of its recording than the recorded requests need.
+/// States that the run had reserved more before the first entry of its recording than the recorded requests need.
 pub fn had_before(reserved_bytes: u64) -> String {
     had_before_on(reserved_bytes, "")
 }
 
-/// Says the same with the device, if there are several.
+/// States the same with the device, if there are several.
 pub fn had_before_on(reserved_bytes: u64, on_device: &str) -> String {
     format!(", although the run had reserved {}{on_device} before its first entry", show_bytes(reserved_bytes))
 }
@@ -65,7 +65,7 @@ fn afterwards(error: &AfterError) -> String {
     }
 }
 
-/// Says how the rest of a run that died is estimated.
+/// States how the rest of a run that died is estimated.
 pub fn rest(continuation: Option<&Continuation>) -> String {
     match continuation {
         None => "what it would have done next is not in the file".to_owned(),
@@ -78,7 +78,7 @@ pub fn rest(continuation: Option<&Continuation>) -> String {
     }
 }
 
-/// Says why the estimate, or the lack of one, does not show whether the program fits.
+/// Explains why the estimate, or the lack of one, does not show whether the program fits.
 pub fn doubt(doubt: Doubt) -> String {
     match doubt {
         Doubt::NoSteps => "the program had not reached this point before, so nothing is known about what follows".to_owned(),
@@ -94,7 +94,7 @@ pub fn doubt(doubt: Doubt) -> String {
 /// The option that sets the limit. Ends a sentence.
 pub const LIMIT_SAYS: &str = "; --limit sets it";
 
-/// Says in which range the limit of a device was.
+/// States the range in which the limit of a device was.
 pub fn range(range: Option<MemoryRange>) -> String {
     match range {
         Some(range) if range.below_bytes < u64::MAX => {
@@ -106,7 +106,7 @@ pub fn range(range: Option<MemoryRange>) -> String {
     }
 }
 
-/// Says how the available memory is known.
+/// States how the available memory is known.
 pub fn memory(report: &Advice) -> Vec<String> {
     if report.given != MemoryBudget::default() {
         return contradicted(report).into_iter().collect();
@@ -128,13 +128,13 @@ pub fn memory(report: &Advice) -> Vec<String> {
     report.memories.iter().zip(&report.own().devices).map(about).collect()
 }
 
-/// Says that nothing shows how much memory a device had, and how much is assumed.
+/// States that nothing shows how much memory a device had, and how much is assumed.
 pub fn shows_no_limit(memory: &DeviceMemory, bytes: u64) -> String {
     let why = if Some(bytes) == memory.range.map(|range| range.least_bytes) { ", which it reserved," } else { "" };
     format!("device {} shows no limit; {}{why} is assumed", memory.device, show_bytes(bytes))
 }
 
-/// Says that the recorded run had less memory than the given amount.
+/// States that the recorded run had less memory than the given amount.
 fn contradicted(report: &Advice) -> Option<String> {
     let contradiction = report.contradiction?;
     let of_device = report.own().devices.iter().find(|device| device.device == contradiction.device)?;
@@ -197,14 +197,15 @@ pub fn flushes(requests: &Requests) -> Vec<ReadFlush> {
     all(&requests.flushes, ReadFlush::of)
 }
 
-/// Says by how much the self-check fails, in a line of at most 80 columns. `None` if it passes or nothing could be checked.
+/// States by how much the self-check fails, in a line of at most 80 columns. `None` if it passes or nothing could be
+/// checked.
 pub fn failed_check(check: Option<SelfCheck>) -> Option<String> {
     let check = check.filter(|check| !check.holds())?;
     let (own, recorded) = (size::show(check.own_settings_peak_bytes), size::show(check.recorded_peak_bytes));
     Some(format!("the self-check fails: replayed {own}, recorded {recorded} ({:+.1} %)", check.error_percent()))
 }
 
-/// Says how the doubtful flushes of a recording were read and why, with a sentence for each reason.
+/// States how the doubtful flushes of a recording were read and why, with a sentence for each reason.
 pub fn readings(requests: &Requests) -> Vec<String> {
     let reasons = [FlushReason::CaptureFollows, FlushReason::OftenEmptied, FlushReason::NeverHadMore];
     let sentence = |reason: FlushReason| {
@@ -221,7 +222,7 @@ pub fn readings(requests: &Requests) -> Vec<String> {
     reasons.into_iter().filter_map(sentence).collect()
 }
 
-/// Says what the other reading leads to.
+/// States the result of the other reading.
 pub fn other_reading(otherwise: Extreme, is_limited: bool) -> String {
     let fits = match (is_limited, otherwise.fits) {
         (false, _) => "",

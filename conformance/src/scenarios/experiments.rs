@@ -1,4 +1,4 @@
-//! C: the experiments and the log in the documents.
+//! Scenarios C: the experiments and the log in the documents.
 
 use parkade::stats::Family;
 use parkade::texts::format_bytes;

@@ -1,4 +1,4 @@
-//! E: how much memory models take, according to formulas and generated programs.
+//! Scenarios E: how much memory models take, according to formulas and generated programs.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;

@@ -1,4 +1,4 @@
-//! B: memory that two streams use.
+//! Scenarios B: memory that two streams use.
 
 use parkade::device::{BackendError, DeviceBackend as _};
 use parkade::stats::Family;

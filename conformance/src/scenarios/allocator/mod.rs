@@ -1,4 +1,4 @@
-//! A: how the allocator and the driver below it work.
+//! Scenarios A: how the allocator and the driver below it work.
 
 mod driver;
 mod reuse;

@@ -1,4 +1,5 @@
-//! D: statistics and tools: the section's rows, and its entries about what a program can find out about its memory.
+//! Scenarios D, statistics and tools: the section's rows, and its entries on the facts that a program can learn about
+//! its memory.
 //!
 //! D1, D2, D5 and D7 to D9 are statistics, the guide's helpers, and what the driver has handed out. D3, D4 and D6 are what a
 //! recorded run shows: snapshot files, a diagnosis and a timeline; they use no device. `commands` runs the binary.
