@@ -317,7 +317,9 @@ fn remapped() -> Result<(), Broken> {
     *core.policy_mut() = Scripted { block, is_expandable: true, page: 20 * MIB, place: new_segment, relieve, ..SOUND };
     let held = core.allocate(Bytes(5 * MIB), StreamId(9)).map_err(failed)?;
     let (reserved, used) = (core.heap().reserved(), core.device().look().used_bytes());
-    ensure(Law::Accounting, reserved == used, || format!("{reserved} bytes are counted, but the device handed out {used}"))?;
+    ensure(Law::Accounting, reserved == used, || {
+        format!("{reserved} bytes count as reserved, but the device handed out {used}")
+    })?;
     core.free(held).map_err(failed)
 }
 
@@ -591,7 +593,7 @@ fn devices() -> Result<(), Broken> {
         format!("a device without virtual memory returned {answers:?}")
     })?;
     let others = (device.run_pages(), device.processes().len(), device.answers_are_checked(), device.completes_by_handle());
-    ensure(Law::Faults, others == (1, 0, true, false), || format!("by default, a device answers {others:?}"))?;
+    ensure(Law::Faults, others == (1, 0, true, false), || format!("the default answers of a device are {others:?}"))?;
     let mut device = Pages(Paper::new(1 << 30), Vec::new());
     let taken = device.create_run(size, 5);
     let unmapped = device.unmap_run(at, size, 3);
@@ -609,7 +611,9 @@ fn policies() -> Result<(), Broken> {
         && rules == (FreeOrder::BySize, false, -1)
         && addresses == [0, 7, 9, 900, 901, u64::MAX]
         && others == (false, false, "2.11");
-    ensure(Law::Answers, is_right, || format!("by default, a policy answers {of_slot:?} {rules:?} {addresses:?} {others:?}"))?;
+    ensure(Law::Answers, is_right, || {
+        format!("the default answers of a policy are {of_slot:?}, {rules:?}, {addresses:?} and {others:?}")
+    })?;
     // A cache with two segments, both of which may be released.
     let mut core = AnyPaperCore::new(Paper::new(1 << 30), Box::new(Plain), Vec::new());
     let held = [3 * MIB, 5 * MIB].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT));

@@ -224,9 +224,9 @@ fn six(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     if name == "expandable" {
         let count = |call: &str| calls.iter().filter(|made| made.starts_with(call)).count();
         let (created, released) = (count("cuMemCreate"), count("cuMemRelease"));
-        story.say(&format!("2 GiB: {released} pages released, {created} taken"));
+        story.say(&format!("the 2 GiB request: {released} pages were released and {created} were taken"));
         // Reserved falls from 308 pages to 259: the holes contained 152 whole pages, and 103 new ones are needed.
-        claim((released, created) == (152, 103), || format!("{released} pages released, {created} taken"))?;
+        claim((released, created) == (152, 103), || format!("{released} pages were released and {created} were taken"))?;
     } else {
         story.tell_calls("2 GiB", &calls);
     }

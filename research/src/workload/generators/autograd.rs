@@ -187,7 +187,7 @@ impl Block {
     }
 
     fn output_bytes(&self) -> u64 {
-        *self.values.last().expect("a block has its input")
+        *self.values.last().expect("every block has an input")
     }
 
     pub(super) fn work(&self) -> u128 {
@@ -355,7 +355,7 @@ impl Engine {
         wants_input: bool,
     ) -> Result<Option<Storage>, WorkloadError> {
         let mut gradients: Vec<Option<Storage>> = vec![None; block.values.len()];
-        *gradients.last_mut().expect("a block has its input") = Some(gradient);
+        *gradients.last_mut().expect("every block has an input") = Some(gradient);
         let mut parameter = first_parameter + block.parameter_count();
         for (at, (operation, saved)) in block.operations.iter().zip(tape).enumerate().rev() {
             parameter -= operation.parameters.len();
@@ -669,7 +669,7 @@ impl Plan {
         };
         let mut gradient = Some(gradient);
         for (at, tape) in tapes.into_iter().enumerate().rev() {
-            let incoming = gradient.take().expect("a middle block passes its gradient on");
+            let incoming = gradient.take().expect("every inner block passes its gradient on");
             let first = first_parameter + at * block.parameter_count();
             gradient = engine.backward(block, tape, incoming, first, wants_input || at > 0)?;
         }
