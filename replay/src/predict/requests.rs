@@ -316,7 +316,7 @@ mod tests {
             entry(Action::SegmentFree, BASE, 20 * MIB),
         ];
         let refused = try_read(trace, "").unwrap_err().to_string();
-        assert!(refused.contains("no segment is there at that time"), "{refused}");
+        assert!(refused.contains("no segment covers that address"), "{refused}");
     }
 
     #[test]
