@@ -90,8 +90,7 @@ fn absurd_sizes_never_overflow() {
         let trace = allocs.chain(frees).collect();
         refused(
             &folder.recording("blocks.pickle", &recording(trace, vec![])),
-            "but no segment covers that address at that \
-                                   point",
+            "but no segment covers that address at that point",
         );
         let cycle = [entry(Action::SegmentAlloc, 0, size), entry(Action::Alloc, 0, size)];
         let end = [entry(Action::SegmentFree, 0, size)];

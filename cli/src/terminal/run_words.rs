@@ -57,8 +57,7 @@ fn afterwards(error: &AfterError) -> String {
     } else if served_bytes >= error.goes_on_bytes {
         let repeated = show_bytes(served_bytes - telling_bytes);
         format!(
-            "{allocated}, but {repeated} of that was allocated repeatedly in code that had not run before, as in error \
-                 handling"
+            "{allocated}, but {repeated} of that was allocated repeatedly in code that had not run before, as in error handling"
         )
     } else {
         format!("only {allocated}")

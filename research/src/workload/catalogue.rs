@@ -322,11 +322,7 @@ mod tests {
         assert_eq!(said("alternate:heads=5"), "heads is 5; allowed: a divisor of hidden, which is 1536");
         assert_eq!(said("transformer:layers=0"), "layers is 0; allowed: 1 to 1048576");
         assert_eq!(said("transformer:precision=int8"), "precision is int8; allowed: fp32, bf16, fp16");
-        assert_eq!(
-            said("transformer:layers=3,preset=7b"),
-            "preset is 7b; allowed: no value here, because preset must be the \
-                         first option"
-        );
+        assert_eq!(said("transformer:layers=3,preset=7b"), "preset is 7b; allowed: only as the first option");
         assert!(said("transformer:preset=8b").starts_with("preset is 8b; allowed: gpt2, "));
         assert!(said("serving:growth=quickly").ends_with("double, blocks/TOKENS or reallocate/TOKENS"));
         assert!(said("serving:rate=NaN").starts_with("rate is NaN"));

@@ -143,7 +143,7 @@ fn set(
     };
     // A preset sets all other options.
     if known == "preset" && at > 0 {
-        return options::refused(known, text, "no value here, because preset must be the first option");
+        return options::refused(known, text, "only as the first option");
     }
     generator.set(known, text)
 }
