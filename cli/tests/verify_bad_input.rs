@@ -70,7 +70,7 @@ fn contradictions_name_their_entry() {
     refused_trace(
         "absurd",
         &|d| d.trace[0].size = 1 << 63,
-        "entry 0: segment_alloc at 0x7f0000000000, of a size that no segment",
+        "entry 0: segment_alloc at 0x7f0000000000, whose size no segment",
     );
     refused_trace("beyond", &|d| d.trace[1].size = u64::MAX, "entry 1 of device 0: 18446744073709551615 bytes at address");
     refused_trace(

@@ -180,7 +180,7 @@ impl fmt::Display for RaceAccess {
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} and {} are not ordered with each other", self.first, self.second)
+        write!(f, "{} and {}, with no order between them", self.first, self.second)
     }
 }
 

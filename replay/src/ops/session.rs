@@ -543,14 +543,14 @@ impl Session {
             "capture_work" => {
                 let number = line.stream(1)?;
                 let node = device.capture_work(handle(number));
-                let node = node.ok_or_else(|| Failure::std(format!("stream {number} is not being captured")))?;
+                let node = node.ok_or_else(|| Failure::std(format!("stream {number} is not captured")))?;
                 return Ok(format!(",\"node\":{}", node.0));
             }
             "capture_wait" => {
                 let (number, other) = (line.stream(1)?, line.stream(2)?);
                 if !device.capture_wait(handle(number), handle(other)) {
                     return Err(Failure::std(format!(
-                        "stream {number}, which is being captured, cannot wait for stream {other}"
+                        "stream {number} cannot wait for stream {other} in its capture"
                     )));
                 }
                 self.look_at_capture();
