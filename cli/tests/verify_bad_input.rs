@@ -67,11 +67,7 @@ fn contradictions_name_their_entry() {
         "entry 6: segment_alloc at 0x7f0004600000, but memory is already reserved there",
     );
     refused_trace("resized", &|d| d.trace[0].size = 4 * MIB, "entry 0: segment_alloc at 0x7f0000000000, but the segment there");
-    refused_trace(
-        "absurd",
-        &|d| d.trace[0].size = 1 << 63,
-        "entry 0: segment_alloc at 0x7f0000000000, whose size no segment",
-    );
+    refused_trace("absurd", &|d| d.trace[0].size = 1 << 63, "entry 0: segment_alloc at 0x7f0000000000, whose size no segment");
     refused_trace("beyond", &|d| d.trace[1].size = u64::MAX, "entry 1 of device 0: 18446744073709551615 bytes at address");
     refused_trace(
         "overlap",

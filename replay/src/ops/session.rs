@@ -549,9 +549,7 @@ impl Session {
             "capture_wait" => {
                 let (number, other) = (line.stream(1)?, line.stream(2)?);
                 if !device.capture_wait(handle(number), handle(other)) {
-                    return Err(Failure::std(format!(
-                        "stream {number} cannot wait for stream {other} in its capture"
-                    )));
+                    return Err(Failure::std(format!("stream {number} cannot wait for stream {other} in its capture")));
                 }
                 self.look_at_capture();
             }
