@@ -185,7 +185,7 @@ def _lock(file: IO[bytes], output: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Error(f"{os.fspath(output)} is being written by a different sweep") from None
+        raise Error(f"{os.fspath(output)} is being written by another sweep") from None
     except OSError:
         # A file system without locks.
         return

@@ -107,7 +107,7 @@ def test_a_sweep_is_continued(rows_of_one_machine, tmp_path, command):
             path.write_bytes(b"")
         found = parkade.sweep(SMALL, POLICIES.split(","), seeds=2, output=path)
         assert path.read_bytes() == rows_of_one_machine == found.header + b"".join(found.lines)
-    with pytest.raises(parkade.Error, match="another sweep"):
+    with pytest.raises(parkade.Error, match="a different sweep"):
         parkade.sweep(SMALL, "pytorch", output=path)
     older = rows_of_one_machine.replace(b'"program":"', b'"program":"0-')
     path.write_bytes(older)
