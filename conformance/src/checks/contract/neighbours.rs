@@ -49,7 +49,7 @@ fn reads_what_was_opened(ordinal: u32) -> Verdict {
     peer.read(copy, &mut bytes).map_err(failed)?;
     for (half, word) in bytes.chunks_exact(bytes.len() / 2).zip(WORDS) {
         ensure(half.chunks_exact(4).all(|found| found == word.to_le_bytes()), || {
-            format!("some words of the memory read differ from {word:#x}")
+            format!("some of the words read from the memory differ from {word:#x}")
         })?;
     }
     let outside = peer.copy_from_peer(&home, base.offset(SIZE), copy, SIZE + SIZE, StreamId::DEFAULT);

@@ -139,7 +139,7 @@ fn double_free(backend: &AnyBackend, _: &Effort) -> Verdict {
     for bytes in [1_000, pages(&facts, 10).get()] {
         let (kept, gone) = (device.malloc(Bytes(bytes))?, device.malloc(Bytes(bytes))?);
         device.free(gone)?;
-        let what = format!("second free of {bytes} bytes");
+        let what = format!("the second free of {bytes} bytes");
         text += &refused(&mut device, &what, codes.invalid_value, |device| codes.of(&device.free(gone)))?;
         device.free(kept)?;
     }
@@ -203,7 +203,8 @@ fn no_bytes(backend: &AnyBackend, _: &Effort) -> Verdict {
     let codes = backend.facts().codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    let text = refused(&mut device, "malloc of zero bytes", codes.invalid_value, |device| codes.of(&device.malloc(Bytes::ZERO)))?;
+    let text =
+        refused(&mut device, "a malloc of zero bytes", codes.invalid_value, |device| codes.of(&device.malloc(Bytes::ZERO)))?;
     ends_empty(&mut device, before)?;
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
@@ -226,11 +227,11 @@ fn foreign_memory(backend: &AnyBackend, _: &Effort) -> Verdict {
     };
     let stream = StreamId::DEFAULT;
     let refusals = [
-        ("fill where nothing is mapped", device.fill(base, size, 1, stream).is_err()),
-        ("copy from where nothing is mapped", device.copy(base, range, size, stream).is_err()),
-        ("copy to where nothing is mapped", device.copy(range, base, size, stream).is_err()),
-        ("read where nothing is mapped", device.read(base, &mut [0; 4]).is_err()),
-        ("fill at address zero", device.fill(DeviceAddress(0), size, 1, stream).is_err()),
+        ("a fill where nothing is mapped", device.fill(base, size, 1, stream).is_err()),
+        ("a copy from where nothing is mapped", device.copy(base, range, size, stream).is_err()),
+        ("a copy to where nothing is mapped", device.copy(range, base, size, stream).is_err()),
+        ("a read where nothing is mapped", device.read(base, &mut [0; 4]).is_err()),
+        ("a fill at address zero", device.fill(DeviceAddress(0), size, 1, stream).is_err()),
     ];
     let mut text = String::new();
     for (what, is_refused) in refusals {

@@ -262,7 +262,8 @@ fn scattered(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(count == LARGE_COUNT, || format!("{count} ranges of {large} bytes filled the device, not {LARGE_COUNT}"))?;
     let freed = large.get() * LARGE_COUNT.div_ceil(2) as u64;
     ensure(back == freed, || format!("{freed} bytes were freed, but free memory grew by {back} bytes"))?;
-    let mut text = format!("{count} ranges of {large} bytes, with every other one freed, returned {back} bytes to the device\n");
+    let mut text =
+        format!("{count} ranges of {large} bytes, every other one of which was freed, returned {back} bytes to the device\n");
     // All free memory except what the driver withholds can be allocated in one piece, but not one page more.
     let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / page * page;
     let refused = facts.codes.out_of_memory;
@@ -290,7 +291,8 @@ fn below_a_page(backend: &AnyBackend, part: u64) -> Verdict {
         format!("ranges of {wide} and {size} bytes returned the codes {found:?}")
     })?;
     let text = format!(
-        "{count} ranges of {size} bytes, with every other one freed, returned {back} bytes to the device\nrequesting {wide} \
+        "{count} ranges of {size} bytes, every other one of which was freed, returned {back} bytes to the device\nrequesting \
+         {wide} \
          bytes: returned code {larger}\nrequesting {size} bytes: returned code {same}\n"
     );
     Ok(Evidence {
@@ -312,7 +314,7 @@ fn of_a_page(backend: &AnyBackend, _: &Effort) -> Verdict {
     let found = holes.code_of(wide)?;
     ensure(found == 0, || format!("requesting {wide} bytes: returned code {found}"))?;
     let text = format!(
-        "{count} ranges of {size} bytes, with every other one freed, returned {back} bytes to the device\nrequesting \
+        "{count} ranges of {size} bytes, every other one of which was freed, returned {back} bytes to the device\nrequesting \
                  {wide} bytes: returned code {found}\n"
     );
     Ok(Evidence {

@@ -418,7 +418,9 @@ fn breaks_at(scene: &mut Scene, parts: &[(Bytes, Bytes)]) -> Result<bool, Troubl
     let memory = scene.handles[FIRST].take().ok_or_else(|| Trouble::fail("the test setup has no large handle"))?;
     match scene.device.break_handle(scene.base, scene.large, memory, parts) {
         Ok(pieces) => {
-            ensure(pieces.len() == parts.len(), || format!("{} pieces for {} parts", pieces.len(), parts.len()))?;
+            ensure(pieces.len() == parts.len(), || {
+                format!("the device returned {} pieces of memory for {} parts", pieces.len(), parts.len())
+            })?;
             scene.handles.extend(pieces.into_iter().map(Some));
             Ok(true)
         }
