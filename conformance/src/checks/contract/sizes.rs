@@ -292,8 +292,7 @@ fn below_a_page(backend: &AnyBackend, part: u64) -> Verdict {
     })?;
     let text = format!(
         "{count} ranges of {size} bytes, every other one of which was freed, returned {back} bytes to the device\nrequesting \
-         {wide} \
-         bytes: returned code {larger}\nrequesting {size} bytes: returned code {same}\n"
+         {wide} bytes: returned code {larger}\nrequesting {size} bytes: returned code {same}\n"
     );
     Ok(Evidence {
         text,
