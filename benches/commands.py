@@ -125,7 +125,9 @@ def main() -> int:
     parser.add_argument("recording", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sweep", action="store_true", help="also run the sweep of docs/numbers.md")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the table between its marks in a page")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="also write the table into a page, between its markers"
+    )
     arguments = parser.parse_args()
     if arguments.write:
         parts(arguments.write, "commands.py")  # fail now rather than after minutes

@@ -59,8 +59,10 @@ def on_lines(text: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only compare the page with the sweep")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="keep the rows in this file, or continue with them")
+    parser.add_argument("--check", action="store_true", help="only check that the page matches the sweep")
+    parser.add_argument(
+        "--rows", type=Path, metavar="FILE", help="keep the rows in this file, or continue from the rows in it"
+    )
     parser.add_argument("more", nargs="*", metavar="OPTION", help="more options of parkade sweep")
     arguments = parser.parse_args()
     before, after = parts(PAGE, "numbers_page.py")  # fail now rather than after minutes

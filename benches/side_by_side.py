@@ -221,7 +221,7 @@ def instructions(allocator: Allocator, case: str, folder: Path) -> float:
         done = subprocess.run(command, env=environment(allocator, case), input=lines, capture_output=True, text=True)
         found = re.search(r"Collected : (\d+)", done.stderr)
         if done.returncode or not found:
-            sys.exit(f"side_by_side.py: valgrind has not counted {allocator.name}:\n{done.stderr}")
+            sys.exit(f"side_by_side.py: valgrind could not count {allocator.name}'s instructions:\n{done.stderr}")
         counts.append(int(found[1]))
     return (counts[1] - counts[0]) / steps
 
@@ -331,9 +331,11 @@ def main() -> int:
         "--only", nargs="+", metavar="NAME", help="beside parkade, only allocators whose name contains one of these"
     )
     parser.add_argument(
-        "--rebuild", action="store_true", help="build the real allocators' programs again, even those that are there"
+        "--rebuild", action="store_true", help="rebuild the real allocators' programs, even those that already exist"
     )
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the tables between the marks of a page")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="also write the tables into a page, between its markers"
+    )
     arguments = parser.parse_args()
     if arguments.write:
         parts(arguments.write, "side_by_side.py")  # fail now rather than after minutes

@@ -74,7 +74,7 @@ def of_a_step(case: str, folder: Path) -> Counter:
         ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
-            sys.exit(f"where.py: {case} could not be counted:\n{done.stderr}")
+            sys.exit(f"where.py: the instructions of {case} could not be counted:\n{done.stderr}")
         runs.append(costs(out))
     return Counter({where: (count - runs[0][where]) / STEPS for where, count in runs[1].items()})
 
@@ -84,7 +84,9 @@ def main() -> int:
     parser.add_argument(
         "--cases", nargs="+", metavar="CASE", default=["4KiB", "mix1000", "replay", "expandable", "streams"]
     )
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the table between its marks in a page")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="also write the table into a page, between its markers"
+    )
     arguments = parser.parse_args()
     if arguments.write:
         parts(arguments.write, "where.py")  # fail now rather than after minutes

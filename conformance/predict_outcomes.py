@@ -45,7 +45,7 @@ def main() -> int:
             fitted += 1
             exact += replayed["peak_reserved_bytes"] == run["reserved_bytes.all.peak"]
     print(
-        f"{right} of {len(runs)} outcomes right; of the {fitted} that fitted {exact} with the exact peak of reserved bytes"
+        f"{right} of {len(runs)} outcomes right; of the {fitted} that fit, {exact} have the exact peak of reserved bytes"
     )
     return int(len(runs) - right > 1)
 

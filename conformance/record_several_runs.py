@@ -336,7 +336,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", nargs="?", choices=SETS, default="first", help="which programs (default: first)")
     parser.add_argument(
-        "--out", type=pathlib.Path, default="recordings", help="the folder, which is made (default: recordings)"
+        "--out", type=pathlib.Path, default="recordings", help="the folder to create (default: recordings)"
     )
     parser.add_argument("--worker", choices=SETTINGS, help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -50,7 +50,7 @@ def main() -> int:
         truth = runs.get((name.split(".")[0], shown.get("settings"), limit), [])
         moments = shown["devices"][0]["moments"] if "devices" in shown else []
         if not moments or len(truth) - len(moments) not in (0, 1):
-            print(f"{name}: not compared, {len(moments)} steps are marked, {len(truth)} were printed")
+            print(f"{name}: not compared, because {len(moments)} steps are marked and {len(truth)} were printed")
             continue
         wrong = [
             f"step {row['step']} {key}: {moment['memory_stats'][key]}, printed {value}"

@@ -45,7 +45,7 @@ fn show(recording: &Recording, diagnosis: &Diagnosis) {
     for fence in &diagnosis.fences {
         println!("  freeing {} would open {}", mib(fence.bytes), mib(fence.opens_bytes));
     }
-    println!("who holds the most:");
+    println!("the stacks that hold the most memory:");
     for held in diagnosis.stacks.iter().take(3) {
         println!("  {} in {} blocks, allocated at {}", mib(held.bytes), held.blocks, place(recording, held.stack));
     }

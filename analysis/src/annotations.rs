@@ -119,7 +119,7 @@ pub struct Steps {
     pub lost: usize,
 }
 
-/// Why there are no steps.
+/// The reason why there are no steps.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StepError {
     /// No annotation marks them.
@@ -224,7 +224,7 @@ const MOST_PARTS: usize = 4;
 /// At least this many pairs of parts must be compared to conclude that steps have parts.
 const FEWEST_PAIRS: usize = 6;
 
-/// The memory in use at a moment, relative to the first moment.
+/// The memory in use at a given moment, relative to the first moment.
 #[derive(Clone, Copy, Default)]
 struct InUse {
     bytes: i128,

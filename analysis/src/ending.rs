@@ -14,7 +14,7 @@ const GOES_ON_PART: u64 = 16;
 /// A run that has continued allocates at least this much.
 const GOES_ON_BYTES: u64 = 1 << 20;
 
-/// How a recorded run ended.
+/// The end of a recorded run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// No request ran out of memory.
@@ -129,7 +129,7 @@ impl AfterError {
     }
 }
 
-/// What is served at or after a given entry.
+/// The requests that are served at or after a given entry.
 #[derive(Clone, Copy, Default)]
 struct Served {
     requests: usize,

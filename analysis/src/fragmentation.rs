@@ -94,14 +94,14 @@ impl Fragmentation {
     }
 }
 
-/// The state at one moment.
+/// The state at a given moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The last completed entry of the recording.
     pub entry: usize,
     /// PyTorch's statistics, counted from the first entry.
     pub stats: Stats,
-    /// How the heap's bytes are used.
+    /// The use of the heap's bytes.
     pub fragmentation: Fragmentation,
     /// The peak of allocated bytes since the previous sample, checked after every operation.
     pub peak_allocated_bytes: i64,
@@ -123,7 +123,7 @@ pub struct SampledRun {
     pub assumed_limit_bytes: Option<u64>,
 }
 
-/// How to replay a run under other settings.
+/// Options for replaying a run under other settings.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// The recorded run's settings and limit, needed to read its requests.

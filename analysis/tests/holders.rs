@@ -32,7 +32,7 @@ impl Run {
         Run { recording, timeline, holders, peak }
     }
 
-    /// Returns the number of blocks of a kind that are live at a moment, and the bytes requested for them.
+    /// Returns the number of blocks of a kind that are live at a given moment, and the bytes requested for them.
     fn requested(&self, kind: Kind, moment: u32) -> (usize, u64) {
         let told = self.timeline.log.blocks.iter().zip(&self.holders.told);
         let live = told.filter(|(block, told)| told.kind == kind && block.born <= moment && moment < block.freed);

@@ -158,7 +158,7 @@ typedef struct parkade_shortage {
   uint64_t limit_bytes;
 } parkade_shortage;
 
-// How to create an allocator. Fill the struct with zeros first; fields that are zero have defaults.
+// Options for creating an allocator. Fill the struct with zeros first; fields that are zero have defaults.
 typedef struct parkade_options {
   // `sizeof(parkade_options)`.
   size_t size;

@@ -67,7 +67,7 @@ pub const PARKADE_RESCUE: u32 = 4;
 /// Like `PARKADE_RESCUE`, but only free memory moves. This requires no promise.
 pub const PARKADE_RESCUE_FREE: u32 = 8;
 
-/// How to create an allocator. Fill the struct with zeros first; fields that are zero have defaults.
+/// Options for creating an allocator. Fill the struct with zeros first; fields that are zero have defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_options {

@@ -307,7 +307,7 @@ static void settings(void) {
   odd[1].garbage_collection_threshold = 0.0 / 0.0;
   odd[2].roundup_power2_divisions[7] = 3;
   for (int i = 0; i < 3; i++) CHECK(parkade_set_settings(a, &odd[i]) == PARKADE_INVALID_SETTINGS);
-  SAYS("roundup_power2_divisions has 3");
+  SAYS("roundup_power2_divisions contains 3");
   void* p = NULL;
   struct parkade_block_info block;
   CHECK(parkade_allocate(a, MIB, 0, &p) == PARKADE_OK && parkade_block(a, p, &block) == PARKADE_OK &&

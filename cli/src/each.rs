@@ -40,7 +40,8 @@ pub trait OnEach: Command + Sync + Sized {
         false
     }
 
-    /// Returns whether text contains the answer about each rank too, and the comparison of ranks if [`OnEach::finish`] answers for all.
+    /// Returns whether the text also contains the answer about each rank, and the comparison of ranks if
+    /// [`OnEach::finish`] answers for all.
     fn shows_each_rank(&self) -> bool {
         true
     }
@@ -168,7 +169,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let together = Together { kept, files: inputs.paths(), numbers: &numbers, ranks: &ranks, are_ranks, failures: &failures };
     let finished = command.finish(together);
     let addition = finished.as_ref().ok().and_then(|finished| finished.addition.clone());
-    // The command's own answer about all ranks says more than the comparison.
+    // The command's own answer about all ranks is more detailed than the comparison.
     let said =
         finished.as_ref().ok().filter(|_| is_for_people).map(|finished| written(form, &finished.answer)).unwrap_or_default();
     let is_answered = !is_rank_shown && !said.is_empty();

@@ -177,7 +177,7 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
     }
 }
 
-/// The command of these arguments. A command that has been renamed is refused with its new name.
+/// Returns the command for these arguments. A command that has been renamed is refused with its new name.
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     if arguments.get(1).is_some_and(|name| name == "frontier") {
         let said = "`parkade frontier` is now `parkade sweep --largest-batch`: models are workloads \
@@ -192,7 +192,8 @@ fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
 
 #[cfg(test)]
 mod tests {
-    //! What holds for the definitions of all commands: options that write files are known to the tests, and say what they do.
+    //! Tests the definitions of all commands: options that write files are known to the tests, and describe what they
+    //! do.
 
     use std::any::TypeId;
     use std::collections::BTreeSet;

@@ -116,7 +116,7 @@ pub struct Row<'a> {
     pub is_odd: bool,
 }
 
-/// How a cell is shown.
+/// The form in which a cell is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     /// Like the others.
@@ -327,7 +327,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             let others: Vec<usize> = variants.iter().skip(1).flat_map(|one| one.runs.iter().copied()).collect();
             format!(
                 "{} ran a different program than the others, or a different part of it: the sizes requested have little in \
-                 common, so the search for the odd one out leaves {} out",
+                 common, so the search for the odd one out excludes {}",
                 named(ranks, &others),
                 if others.len() == 1 { "it" } else { "them" }
             )

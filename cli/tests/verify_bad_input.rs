@@ -43,12 +43,12 @@ fn contradictions_name_their_entry() {
     refused_trace(
         "early",
         &|d| d.trace.splice(0..0, [alloc(BASE, 512)].into_iter().chain(free(BASE, 512))).for_each(drop),
-        "entry 0: alloc at 0x7f0000000000, but no segment is there at that time",
+        "entry 0: alloc at 0x7f0000000000, but no segment covers that address at that point",
     );
     refused_trace(
         "across",
         &|d| cycle(d, [alloc(BASE + 80 * MIB, 5 * MIB)].into_iter().chain(free(BASE + 80 * MIB, 5 * MIB)).collect()),
-        "entry 6: alloc at 0x7f0005000000, but no segment is there at that time",
+        "entry 6: alloc at 0x7f0005000000, but no segment covers that address at that point",
     );
     refused_trace(
         "still_live",
@@ -64,14 +64,10 @@ fn contradictions_name_their_entry() {
             let twice = entry(Action::SegmentAlloc, BASE + 70 * MIB, 20 * MIB);
             cycle(d, vec![twice, entry(Action::SegmentFree, BASE + 70 * MIB, 20 * MIB)]);
         },
-        "entry 6: segment_alloc at 0x7f0004600000, but there is already memory there",
+        "entry 6: segment_alloc at 0x7f0004600000, but memory is already reserved there",
     );
     refused_trace("resized", &|d| d.trace[0].size = 4 * MIB, "entry 0: segment_alloc at 0x7f0000000000, but the segment there");
-    refused_trace(
-        "absurd",
-        &|d| d.trace[0].size = 1 << 63,
-        "entry 0: segment_alloc at 0x7f0000000000, of a size that no segment",
-    );
+    refused_trace("absurd", &|d| d.trace[0].size = 1 << 63, "entry 0: segment_alloc at 0x7f0000000000, whose size no segment");
     refused_trace("beyond", &|d| d.trace[1].size = u64::MAX, "entry 1 of device 0: 18446744073709551615 bytes at address");
     refused_trace(
         "overlap",
@@ -88,7 +84,10 @@ fn absurd_sizes_never_overflow() {
         let allocs = blocks.clone().map(|n| entry(Action::Alloc, n << 12, size));
         let frees = blocks.clone().flat_map(|n| free(n << 12, size));
         let trace = allocs.chain(frees).collect();
-        refused(&folder.recording("blocks.pickle", &recording(trace, vec![])), "but no segment is there at that time");
+        refused(
+            &folder.recording("blocks.pickle", &recording(trace, vec![])),
+            "but no segment covers that address at that point",
+        );
         let cycle = [entry(Action::SegmentAlloc, 0, size), entry(Action::Alloc, 0, size)];
         let end = [entry(Action::SegmentFree, 0, size)];
         let trace = (0..5).flat_map(|_| cycle.into_iter().chain(free(0, size)).chain(end)).collect();

@@ -12,8 +12,8 @@
 
 A bug is tried with the laws at 250 cases, quick ones first. If they pass, it is tried with the entire suite as `parkade conform` runs it,
 with the core's own tests, and with the recorded answers of the real allocator. Each of these must also pass without a bug. A run that takes
-longer than --limit is a hang and counts as caught. The output ends with two rates: what the suite catches by itself, and what suite and tests
-catch together.
+longer than --limit is a hang and counts as caught. The output ends with two rates: the share of bugs that the suite catches, and
+the share that the suite and the tests catch together.
 
 Exit code: 0 if the suite catches every bug, or the recorded answers catch those that no law can see according to the list; 1 if not, or if
 the list does not fit the sources; 2 if a bug does not compile.
@@ -45,8 +45,8 @@ def read_list(path, only):
 
     listed = tomllib.loads(path.read_text())["bug"]
     names = [entry["id"] for entry in listed]
-    wrong = [f"{name}: twice in the list" for name in sorted(set(names)) if names.count(name) > 1]
-    wrong += [f"{name}: not in the list" for name in only if name not in names]
+    wrong = [f"{name} is in the list twice" for name in sorted(set(names)) if names.count(name) > 1]
+    wrong += [f"{name} is not in the list" for name in only if name not in names]
     bugs = []
     for number, entry in enumerate(listed, start=1):
         file = switch.ROOT / entry["file"]
@@ -84,7 +84,7 @@ def ask_suite(programs, arguments, number, limit_s):
     """Returns (caught by, first reason, seconds); the first is empty if nothing caught the bug."""
     code, output, seconds = switch.run([programs["parkade"], *arguments], number, limit_s)
     if code is None:
-        return "a hang", f"no end after {limit_s} s", seconds
+        return "a hang", f"did not finish within {limit_s} s", seconds
     found = failures(output)
     if code == 1 and found:
         names = law_names(found)
@@ -122,7 +122,7 @@ class Baseline:
             if name not in self.known:
                 self.known[name] = ask()
             if self.known[name]:
-                raise SystemExit(f"there are failures without any bug: {name}: {self.known[name]}")
+                raise SystemExit(f"the suite fails even without a bug: {name}: {self.known[name]}")
 
 
 def try_bug(programs, baseline, bug, unseen, limit_s):
@@ -157,18 +157,22 @@ def main():
         help="the bugs (default: bugs.toml beside this program)",
     )
     parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="how many bugs to try at a time (default: %(default)s)"
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the number of bugs to try at the same time (default: %(default)s)",
     )
-    parser.add_argument("--check", action="store_true", help="check the list and run nothing")
+    parser.add_argument("--check", action="store_true", help="only check the list")
     parser.add_argument(
         "--limit",
         type=float,
         default=180,
         metavar="SECONDS",
-        help="the longest that a run may take (default: %(default)s)",
+        help="time limit for a run (default: %(default)s)",
     )
-    parser.add_argument("--lean", action="store_true", help="leave out the documents' scenarios")
-    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="build into this folder and try nothing")
+    parser.add_argument("--lean", action="store_true", help="skip the scenarios")
+    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="only build the bugs into this folder")
     parser.add_argument(
         "--prebuilt", type=pathlib.Path, metavar="DIR", help="try the bugs that were built into this folder"
     )
@@ -215,7 +219,7 @@ def judge(programs, bugs, options, is_own):
                 survivors.append(bug.id)
             print(row, flush=True)
     rate = lambda count: f"{count} of {len(chosen)}, {100 * count / max(len(chosen), 1):.1f} %"
-    print(f"\ncaught by the suite alone: {rate(by_suite)}; by the suite and the tests: {rate(by_any)}")
+    print(f"\ncaught by the suite: {rate(by_suite)}; by the suite and the tests: {rate(by_any)}")
     print(f"survivors: {', '.join(survivors) or 'none'}")
     return 1 if survivors else 0
 

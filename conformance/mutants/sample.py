@@ -81,14 +81,14 @@ def ask(stages, number, limits):
     for name, command, room in stages:
         code, _, _ = switch.run(command, number, limits[name], switch.WORK / room)
         if code != 0:
-            return f"{name}, by time-out" if code is None else name
+            return f"{name}, by a timeout" if code is None else name
     return None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", metavar="LIST", type=pathlib.Path, help="the output of `cargo mutants --list --json`")
-    parser.add_argument("--count", type=int, default=300, help="size of the sample (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=300, help="the size of the sample (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="where the sample begins (default: %(default)s)")
     parser.add_argument(
         "--only",
@@ -154,7 +154,7 @@ def main():
         f"{caught} of {len(rows)} viable mutants caught: {100 * caught / max(len(rows), 1):.1f} %; {equivalent} are equivalent; ",
         end="",
     )
-    print(f"of the other {len(rows) - equivalent} are caught {100 * caught / max(len(rows) - equivalent, 1):.1f} %")
+    print(f"of the other {len(rows) - equivalent}, {100 * caught / max(len(rows) - equivalent, 1):.1f} % are caught")
     return 0 if caught >= 0.95 * len(rows) else 1
 
 

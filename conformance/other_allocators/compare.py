@@ -64,7 +64,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("real", metavar="REAL", help="the real allocator's output")
     parser.add_argument("policy", metavar="POLICY", help="the policy's output")
-    parser.add_argument("-v", action="store_true", help="also show what lies around the first difference")
+    parser.add_argument("-v", action="store_true", help="also show the lines around the first difference")
     options = parser.parse_args()
     (real, real_totals), (policy, policy_totals) = read(options.real), read(options.policy)
     count = min(len(real), len(policy))

@@ -13,9 +13,9 @@ import random
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", metavar="SEED", type=int, help="the seed of the random numbers")
-    parser.add_argument("operations", metavar="OPERATIONS", type=int, help="how many requests and frees")
-    parser.add_argument("streams", metavar="STREAMS", type=int, help="on how many streams")
-    parser.add_argument("live_bytes", metavar="LIVE_BYTES", type=int, help="the most bytes that are live at once")
+    parser.add_argument("operations", metavar="OPERATIONS", type=int, help="the number of requests and frees")
+    parser.add_argument("streams", metavar="STREAMS", type=int, help="the number of streams")
+    parser.add_argument("live_bytes", metavar="LIVE_BYTES", type=int, help="the maximum number of live bytes")
     parser.add_argument(
         "largest",
         metavar="LARGEST_BYTES",
@@ -34,7 +34,11 @@ def main():
         help="begin with a block of this size on stream 0, which is never freed",
     )
     parser.add_argument(
-        "--waves", metavar="OPERATIONS", type=int, default=0, help="how many operations a wave has (default: no waves)"
+        "--waves",
+        metavar="OPERATIONS",
+        type=int,
+        default=0,
+        help="the number of operations in a wave (default: no waves)",
     )
     options = parser.parse_args()
     streams, live_bytes, largest, smallest = options.streams, options.live_bytes, options.largest, options.smallest

@@ -98,7 +98,7 @@ def answers(options, name, device, limit, script):
         hung = open(paths[0]).read().endswith("= hangs\n")
         (ours, totals), (theirs, _) = compare.read(paths[1]), compare.read(paths[0])
     if not totals or (len(ours) != len(theirs) and not hung):
-        return f"{len(theirs)} operations were answered, and {len(ours)} by the policy", hung, 0
+        return f"the real allocator answered {len(theirs)} operations, and the policy {len(ours)}", hung, 0
     first = compare.first_difference(theirs, ours)
     return (
         None if first is None else f"operation {first}: real {theirs[first]}, policy {ours[first]}",
@@ -142,10 +142,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="the policies, separated by commas (default: all that are built)")
     parser.add_argument(
-        "--random", type=int, default=0, metavar="SCRIPTS", help="how many random scripts for each (default: 0)"
+        "--random",
+        type=int,
+        default=0,
+        metavar="SCRIPTS",
+        help="the number of random scripts for each policy (default: 0)",
     )
     parser.add_argument(
-        "--operations", type=int, default=10000, metavar="N", help="operations of a random script (default: 10000)"
+        "--operations",
+        type=int,
+        default=10000,
+        metavar="N",
+        help="the number of operations in a random script (default: 10000)",
     )
     parser.add_argument("--built", default=BUILT, help="the folder of the real allocators (default: target/peers)")
     parser.add_argument(

@@ -13,7 +13,7 @@ from compare import read
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("policy", metavar="POLICY", help="the policy that must answer the same")
+    parser.add_argument("policy", metavar="POLICY", help="the policy that must give the same answers")
     parser.add_argument("capacity", metavar="CAPACITY", type=int, help="the device's memory in bytes")
     parser.add_argument("limit", metavar="LIMIT", help="the limit in bytes; - for none")
     parser.add_argument("script", metavar="SCRIPT", help="the script")
@@ -23,14 +23,14 @@ def main():
     print("run", options.policy, options.capacity, options.limit)
     numbers, made = {}, 0
     for words, (kind, name, answer, calls) in zip(requests, read(options.real)[0], strict=True):
-        assert words[:2] == [kind, name], f"the answer {kind} {name} is not one to {' '.join(words)}"
+        assert words[:2] == [kind, name], f"the answer {kind} {name} does not fit the request {' '.join(words)}"
         said = [call[0] + "".join(map(str, call[1:])) for call in calls if call[0] in "+-!w"]
         if kind == "a":
             made += 1
             numbers[name] = made
             print("a", *words[2:], "=", *said, answer)
         elif answer:
-            assert not said, f"{kind} {name} has nothing to free, but calls {said}"
+            assert not said, f"{kind} {name} has nothing to free, but made the calls {said}"
         else:
             print("f", numbers[name], "=", *said)
 

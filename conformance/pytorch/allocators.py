@@ -53,5 +53,5 @@ def need_parkade(parser):
 
     if importlib.util.find_spec("parkade") is None:
         parser.error(
-            "there is no Python module parkade: put its folder on PYTHONPATH, or compare PyTorch with itself by --control"
+            "there is no Python module parkade: put its folder on PYTHONPATH, or compare PyTorch with itself with --control"
         )

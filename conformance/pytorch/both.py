@@ -41,7 +41,7 @@ class Both:
         self.addresses["parkade"] = library.allocator_in_use()
         torch.cuda.init()
         if not library.begin_allocator(self.addresses["native"], torch.cuda.device_count()):
-            raise RuntimeError("PyTorch's allocator did not begin")
+            raise RuntimeError("PyTorch's allocator was not initialised")
 
     def use(self, name):
         """Makes PyTorch allocate new tensors with this allocator. Existing tensors are freed by the allocator that allocated them."""

@@ -141,7 +141,7 @@ def report(runs):
     possible = [found for found in runs if something(found)]
     first = sum(bool(found["remedies"]) and found["remedies"][0]["completes"] for found in possible)
     print(
-        f"\n{len(runs)} runs ran out of memory; {len(possible)} of them complete with some remedy, {first} with the remedy that is named first"
+        f"\n{len(runs)} runs ran out of memory; {len(possible)} of them complete with some remedy, {first} with the first remedy in the answer"
     )
     for kind in ("settings", "policy", "first"):
         of_kind = lambda found: (
@@ -158,7 +158,7 @@ def report(runs):
                 f"{kind}: {rate:.2f} of {len(pairs)} complete; Brier score {brier:.3f} (always {rate:.2f}: {rate * (1 - rate):.3f})"
             )
     wrong = sum(found["outcome"] == "fits" and not found["remedies"][0]["completes"] for found in runs)
-    print(f'"fits" was said of {sum(found["outcome"] == "fits" for found in runs)}, of which {wrong} die again')
+    print(f'"fits" was predicted for {sum(found["outcome"] == "fits" for found in runs)}, of which {wrong} die again')
     return first >= FEWEST * len(possible)
 
 
@@ -173,9 +173,13 @@ def main():
         "programs", type=int, nargs="*", default=list(PROGRAMS), metavar="NUMBER", help="default: 216 to 227"
     )
     parser.add_argument(
-        "--times", type=float, nargs="+", default=TIMES, help="of what its tensors take (default: %(default)s)"
+        "--times",
+        type=float,
+        nargs="+",
+        default=TIMES,
+        help="memory limits, as multiples of what the tensors take (default: %(default)s)",
     )
-    parser.add_argument("--jobs", type=int, default=6, help="programs that run at once (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=6, help="programs that run at the same time (default: %(default)s)")
     parser.add_argument("--parkade", default="target/release/parkade", help="the binary (default: %(default)s)")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=int, default=0, help=argparse.SUPPRESS)

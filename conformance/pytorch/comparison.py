@@ -2,7 +2,7 @@
 
 A run's report is a dictionary: `snapshot` (what torch.cuda.memory._snapshot() returns), `stats`, `summary`, `losses`, `errors`, `ended`.
 Times are ignored. Addresses are compared relative to their segment, and segments and streams by the order in which they first appear:
-the driver gives two runs different addresses, and a stream's handle is a pointer.
+the driver returns different addresses in two runs, and a stream's handle is a pointer.
 """
 
 import bisect
@@ -133,7 +133,7 @@ def differing(left, right, what):
     if not count:
         return 0, None
     if not places:
-        return count, f"{what}: {len(left)} and {len(right)} of them; all that both have are equal"
+        return count, f"{what}: one side has {len(left)} and the other {len(right)}; all that both have are equal"
     place = places[0]
     return count, f"{what} {place}: {first_difference(left[place], right[place])}"
 

@@ -107,7 +107,7 @@ class Program:
             ends = (tensor[0].item(), tensor[-1].item())
             if ends != (value, value):
                 raise SystemExit(
-                    f"a tensor of {tensor.numel()} bytes held {ends} instead of {value}: its memory was handed out twice"
+                    f"a tensor of {tensor.numel()} bytes contained {ends} instead of {value}: its memory was handed out twice"
                 )
         if draw.random() < 0.4:
             tensor.record_stream(draw.choice(self.streams))
@@ -207,9 +207,9 @@ def judge(result, options):
     if result["lost_bytes"] > options.tolerance_mib * MIB:
         wrong.append(f"{result['lost_bytes']} bytes of the GPU's memory are lost")
     if result["steps"] < options.steps:
-        wrong.append(f"only {result['steps']} steps in {options.seconds} s")
+        wrong.append(f"only {result['steps']} steps were done in {options.seconds} s")
     if not result["out of memory"] and not result["retries"]:
-        wrong.append("no call failed: this shows nothing")
+        wrong.append("no driver call failed, so this run shows nothing")
     return wrong
 
 
@@ -235,7 +235,7 @@ def run_steps(options, name):
             env=allocators.environment(SETTINGS[name]),
         )
     except subprocess.TimeoutExpired:
-        return [f"did not end in {options.seconds + 120} s"], {}
+        return [f"did not finish within {options.seconds + 120} s"], {}
     (options.out / f"steps.{name.replace(' ', '_')}.{options.allocator}.log").write_text(done.stdout + done.stderr)
     if done.returncode:
         return [f"status {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"], {}
@@ -265,18 +265,23 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
     parser.add_argument("--allocator", choices=allocators.NAMES, default="parkade", help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=10_000, help="under each setting (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=160, help="at most, under each setting (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=10_000, help="steps under each setting (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=160, help="time limit under each setting (default: %(default)s)")
     parser.add_argument(
         "--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME", help=", ".join(SETTINGS)
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the random requests (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random requests (default: %(default)s)")
     parser.add_argument(
-        "--tolerance-mib", type=int, default=32, help="what the driver may keep for itself (default: %(default)s)"
+        "--tolerance-mib",
+        type=int,
+        default=32,
+        help="memory that the driver may keep for itself (default: %(default)s)",
     )
-    parser.add_argument("--jobs", type=int, default=6, help="ends at the same time (default: %(default)s)")
-    parser.add_argument("--only", choices=("steps", "ends"), help="half of it")
-    parser.add_argument("--quick", action="store_true", help="500 steps, one setting")
+    parser.add_argument(
+        "--jobs", type=int, default=6, help="endings that are tested at the same time (default: %(default)s)"
+    )
+    parser.add_argument("--only", choices=("steps", "ends"), help="run only the steps or only the endings")
+    parser.add_argument("--quick", action="store_true", help="run only 500 steps under one setting")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if min(options.steps, options.seconds, options.jobs) < 1:

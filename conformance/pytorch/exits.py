@@ -247,7 +247,7 @@ def outcome(command, environment, seconds=150):
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
     except subprocess.TimeoutExpired:
-        return f"did not end in {seconds} s"
+        return f"did not finish within {seconds} s"
     lines = [line for line in done.stderr.splitlines() if line.strip() and not any(known in line for known in KNOWN)]
     if done.returncode:
         return f"status {done.returncode}: {lines[-1] if lines else 'no message'}"

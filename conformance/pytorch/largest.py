@@ -84,7 +84,7 @@ def attempt(job, answer):
 
 
 class Gate:
-    """Admits as many attempts as there are bytes for; an attempt that needs more than all of them runs by itself."""
+    """Admits as many attempts as there are bytes for; an attempt that needs more than all of them runs alone."""
 
     def __init__(self, total_bytes):
         self.total_bytes, self.used_bytes, self.changed = total_bytes, 0, threading.Condition()
@@ -135,12 +135,12 @@ class Runner:
         process = self.context.Process(target=attempt, args=(job, theirs))
         process.start()
         theirs.close()
-        result = {"fits": False, "failed": True, "error": "no answer: the process died"}
+        result = {"fits": False, "failed": True, "error": "the process died without an answer"}
         try:
             if mine.poll(self.options.seconds):
                 result = mine.recv()
             else:
-                result["error"] = f"no answer in {self.options.seconds} s"
+                result["error"] = f"there was no answer within {self.options.seconds} s"
         except EOFError:
             pass
         process.join(5)
@@ -278,7 +278,7 @@ def limit_of(options, program):
 def size(text):
     number, unit = text[:-3], text[-3:]
     if unit not in UNITS or not number.isdigit() or int(number) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write it as 8GiB or 700MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write it like 8GiB or 700MiB")
     return int(number) * UNITS[unit]
 
 
@@ -292,14 +292,14 @@ def arguments():
         nargs="+",
         default=["pytorch-rescue:reach=free"],
         metavar="NAME",
-        help="of parkade (default: pytorch-rescue:reach=free)",
+        help="parkade's policies (default: pytorch-rescue:reach=free)",
     )
     parser.add_argument(
         "--limit",
         type=size,
         dest="limit_bytes",
         metavar="SIZE",
-        help=f"what a process may reserve (default: {', '.join(' '.join(item) for item in LIMITS.items())}, others {USUAL_LIMIT})",
+        help=f"the memory that a process may reserve (default: {', '.join(' '.join(item) for item in LIMITS.items())}, others {USUAL_LIMIT})",
     )
     parser.add_argument(
         "--together",
@@ -312,9 +312,12 @@ def arguments():
     parser.add_argument("--steps", type=int, default=12, help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="timing rounds (default: %(default)s)")
     parser.add_argument(
-        "--jobs", type=int, default=6, help="processes at the same time, except for timing (default: %(default)s)"
+        "--jobs",
+        type=int,
+        default=6,
+        help="processes that run at the same time, except for timing (default: %(default)s)",
     )
-    parser.add_argument("--seconds", type=int, default=120, help="for one process (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=120, help="time limit for one process (default: %(default)s)")
     parser.add_argument(
         "--probe",
         type=int,
@@ -323,15 +326,15 @@ def arguments():
         metavar="COUNT",
         help="two small batches to start with (default: 2 4)",
     )
-    parser.add_argument("--no-least", dest="least", action="store_false", help="no least memory")
-    parser.add_argument("--no-times", dest="times", action="store_false", help="no timing")
-    parser.add_argument("--quick", action="store_true", help="gpt2, eight steps, only the batches")
+    parser.add_argument("--no-least", dest="least", action="store_false", help="do not search for the least memory")
+    parser.add_argument("--no-times", dest="times", action="store_false", help="do not measure times")
+    parser.add_argument("--quick", action="store_true", help="search only for gpt2's largest batch, with eight steps")
     options = parser.parse_args()
     if (
         min(options.steps, options.rounds, options.jobs, options.seconds, *options.probe) < 1
         or options.probe[0] >= options.probe[1]
     ):
-        parser.error("numbers must be at least 1, and the second batch of --probe larger than the first")
+        parser.error("numbers must be at least 1, and the second batch of --probe must be larger than the first")
     if options.quick:
         options.programs, options.steps, options.times, options.least = ("gpt2",), 8, False, False
     return parser, options

@@ -1,4 +1,4 @@
-"""Makes snapshots whose entries name their pools with a PyTorch that does not record them: before 2.12, no entry says which pool a request went to.
+"""Makes snapshots whose entries name their pools with a PyTorch that does not record them: before 2.12, no entry states which pool a request went to.
 
 `tell()` makes PyTorch attach the pool's id to every entry as user metadata. `named(snapshot)` turns that into the `pool_id` of later releases.
 Neither affects which memory PyTorch takes for a request.

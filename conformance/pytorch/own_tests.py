@@ -213,24 +213,26 @@ def arguments():
         type=pathlib.Path,
         metavar="FOLDER",
         required=True,
-        help="the folder test/ of PyTorch's sources, at the release that is installed",
+        help="the folder test/ in the sources of the installed PyTorch release",
     )
-    parser.add_argument("--files", nargs="+", default=FILES, help="files in it (default: %(default)s)")
+    parser.add_argument("--files", nargs="+", default=FILES, help="test files in that folder (default: %(default)s)")
     parser.add_argument("--ids", type=pathlib.Path, help="a file with the ids of tests")
-    parser.add_argument("--all", action="store_true", help="every test of the files")
-    parser.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)} of the first file")
+    parser.add_argument("--all", action="store_true", help="run every test in the files")
+    parser.add_argument("--quick", action="store_true", help=f"run only {' and '.join(QUICK)} in the first file")
     parser.add_argument("--only", choices=allocators.NAMES, help="run on only one allocator")
     parser.add_argument(
         "--setting",
         default="",
-        help="PYTORCH_CUDA_ALLOC_CONF of the tests, which some of them look at: expandable_segments:True",
+        help="PYTORCH_CUDA_ALLOC_CONF for the tests, such as expandable_segments:True; some tests read it",
     )
-    parser.add_argument("--jobs", type=int, default=8, help="tests at the same time (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=8, help="tests that run at the same time (default: %(default)s)")
     parser.add_argument(
-        "--again", type=int, default=80, help="run at most this many again on their own (default: %(default)s)"
+        "--again", type=int, default=80, help="rerun at most this many tests on their own (default: %(default)s)"
     )
-    parser.add_argument("--seconds", type=int, default=240, help="for one file on one allocator (default: %(default)s)")
-    parser.add_argument("--test-seconds", type=int, default=90, help="for one test (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=int, default=240, help="time limit for one file on one allocator (default: %(default)s)"
+    )
+    parser.add_argument("--test-seconds", type=int, default=90, help="time limit for one test (default: %(default)s)")
     options = parser.parse_args()
     for file in options.files:
         if not options.ids and not (options.tests / file).exists():
@@ -247,7 +249,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     found, again = run_all(options, [Side(name, options) for name in allocators.NAMES if options.only in (None, name)])
     if not any(found.values()):
-        print("no test ran: the logs in OUT say why")
+        print("no test ran: see the logs in OUT")
         return 2
     if len(again) > options.again:
         print(

@@ -262,22 +262,22 @@ def arguments():
         nargs="+",
         choices=programs.NAMES,
         metavar="NAME",
-        help=f"{' '.join(programs.NAMES)} (default: all; without a second GPU not {' '.join(programs.ON_TWO_GPUS)})",
+        help=f"{' '.join(programs.NAMES)} (default: all; without a second GPU, all except {' '.join(programs.ON_TWO_GPUS)})",
     )
     parser.add_argument(
         "--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME", help=" ".join(SETTINGS)
     )
-    parser.add_argument("--steps", type=int, default=12, help="of each program (default: %(default)s)")
-    parser.add_argument("--no-limits", dest="limits", action="store_false", help="no runs with a memory limit")
+    parser.add_argument("--steps", type=int, default=12, help="steps of each program (default: %(default)s)")
+    parser.add_argument("--no-limits", dest="limits", action="store_false", help="skip the runs with a memory limit")
     parser.add_argument("--jobs", type=int, default=8, help="runs at the same time (default: %(default)s)")
     parser.add_argument(
-        "--quick", action="store_true", help=f"only {', '.join(QUICK)}; default and expandable; 4 steps"
+        "--quick", action="store_true", help=f"run only {', '.join(QUICK)}, with default and expandable, for 4 steps"
     )
     parser.add_argument("--control", action="store_true", help="compare PyTorch's allocator with itself")
     parser.add_argument(
         "--name-pools",
         action="store_true",
-        help="entries of snapshots name their pools, as from PyTorch 2.12 on; with --verify: they do",
+        help="write the pools into the entries of snapshots, as PyTorch 2.12 and later do; with --verify: the entries have them",
     )
     parser.add_argument("--verify", metavar="PARKADE", help="verify the snapshots in OUT with this binary")
     for hidden in ("--one", "--name", "--allocator"):

@@ -186,7 +186,7 @@ def limit_of(options, what):
     command = [sys.executable, __file__, *sys.argv[1:], "--limit", "0x", "--one", what, "--peak"]
     answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment_of(options, what, 0))
     if answer.returncode != 0:
-        raise RuntimeError(f"{what} does not run without a limit: status {answer.returncode}")
+        raise RuntimeError(f"{what} cannot run even without a limit: status {answer.returncode}")
     return int(options.limit * int(answer.stdout.split()[-1])) >> 20 << 20
 
 
@@ -352,7 +352,7 @@ def rounds_of(options, what, places):
         draw.shuffle(order)
         for place in order:
             place.rounds.append(place.block(WARM_STEPS, steps))
-    print(f"{what}: {options.rounds} rounds at {len(places)} places, {steps} steps each", flush=True)
+    print(f"{what}: {options.rounds} rounds in {len(places)} processes, {steps} steps each", flush=True)
     return {
         thing: {side: [[block[thing][side] for block in place.rounds] for place in places] for side in SIDES}
         for thing in places[0].rounds[0]
@@ -418,7 +418,7 @@ def limit(text):
         share = math.nan
     if not (share == 0 or 1 <= share < math.inf):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a limit: write it as 8GiB, or as 1.05x of what the tensors take"
+            f"{text!r} is not a limit: write it like 8GiB or, as a multiple of what the tensors take, like 1.05x"
         )
     return share or 0
 
@@ -426,7 +426,7 @@ def limit(text):
 def counted(text):
     name, _, count = text.partition("=")
     if name not in programs.COUNTED or not count.isdigit() or int(count) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a program's batch: write it as unet=13")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a program's batch: write it like unet=13")
     return name, int(count)
 
 
@@ -437,15 +437,18 @@ def arguments():
         "--programs", nargs="*", choices=programs.NAMES, default=PROGRAMS, metavar="NAME", help=" ".join(programs.NAMES)
     )
     parser.add_argument(
-        "--no-allocations", dest="allocations", action="store_false", help="neither torch.empty nor C++"
+        "--no-allocations",
+        dest="allocations",
+        action="store_false",
+        help="skip the allocations with torch.empty and from C++",
     )
-    parser.add_argument("--policy", default="pytorch", help="of parkade (default: %(default)s)")
+    parser.add_argument("--policy", default="pytorch", help="parkade's policy (default: %(default)s)")
     parser.add_argument(
         "--limit",
         type=limit,
         default=0,
         metavar="SIZE",
-        help="what each allocator may reserve: 8GiB, or 1.05x of what tensors take (default: all)",
+        help="the memory that each allocator may reserve: 8GiB, or 1.05x of what the tensors take (default: all)",
     )
     parser.add_argument(
         "--counts",
@@ -459,11 +462,11 @@ def arguments():
         "--processes",
         type=int,
         default=6,
-        help="for each program; ratios are within one of them (default: %(default)s)",
+        help="processes for each program; each ratio compares times within one process (default: %(default)s)",
     )
     parser.add_argument("--rounds", type=int, default=12, help="default: %(default)s")
     parser.add_argument(
-        "--block-ms", type=int, default=300, help="how long a block of steps takes, about (default: %(default)s)"
+        "--block-ms", type=int, default=300, help="the approximate duration of a block of steps (default: %(default)s)"
     )
     parser.add_argument(
         "--pairs", type=int, default=100_000, help="allocations from C++ in a block (default: %(default)s)"
@@ -477,7 +480,9 @@ def arguments():
         help="start the processes of all programs first: faster, if the GPU has enough memory",
     )
     parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF (default: empty)")
-    parser.add_argument("--quick", action="store_true", help="gpt2 and the allocations, two processes, three rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="time only gpt2 and the allocations, in two processes and three rounds"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--peak", action="store_true", help=argparse.SUPPRESS)
@@ -485,7 +490,9 @@ def arguments():
     options = parser.parse_args()
     options.counts = dict(options.counts)
     if min(options.rounds, options.block_ms, options.pairs, options.starts) < 1 or options.processes < 2:
-        parser.error("--rounds, --block-ms, --pairs and --starts must be at least 1, and --processes at least 2")
+        parser.error(
+            "--rounds, --block-ms, --pairs and --starts must be at least 1, and --processes must be at least 2"
+        )
     if options.quick:
         options.programs, options.processes, options.rounds = ["gpt2"], 2, 3
     return parser, options

@@ -92,7 +92,7 @@ class Compare(unittest.TestCase):
     def test_a_missing_entry_differs(self):
         found = changed(lambda other: other["snapshot"]["device_traces"][0].pop())
         self.assertEqual(found["trace"], 1)
-        self.assertIn("6 and 5 of them", found["texts"][0])
+        self.assertIn("one side has 6 and the other 5", found["texts"][0])
 
     def test_a_block_of_another_state_differs(self):
         found = changed(lambda other: other["snapshot"]["segments"][0]["blocks"][0].update(state="inactive"))

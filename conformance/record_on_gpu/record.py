@@ -285,9 +285,11 @@ def record_all(folder, seeds, jobs):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         except subprocess.TimeoutExpired:
-            print(f"{job}: no recording: it took more than five minutes", flush=True)
+            print(f"{job}: no recording was made, because the program took more than five minutes", flush=True)
             return False
-        print(done.stdout.strip() or f"{job}: no recording; {done.stderr.strip().splitlines()[-1:]}", flush=True)
+        print(
+            done.stdout.strip() or f"{job}: no recording was made; {done.stderr.strip().splitlines()[-1:]}", flush=True
+        )
         return done.returncode == 0
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -324,13 +326,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, metavar="OUT")
     parser.add_argument("--seeds", default="1-2", help="the first and the last seed, as in 1-4 (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=8, help="programs at the same time (default: %(default)s)")
-    parser.add_argument("--verify", metavar="PARKADE", help="verify the recordings of the folder with this binary")
+    parser.add_argument("--jobs", type=int, default=8, help="programs that run at the same time (default: %(default)s)")
+    parser.add_argument("--verify", metavar="PARKADE", help="verify the recordings in the folder with this binary")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     seeds = re.fullmatch(r"(\d+)(?:-(\d+))?", options.seeds)
     if not seeds or (seeds[2] and int(seeds[2]) < int(seeds[1])):
-        parser.error(f"--seeds {options.seeds!r}: give the first and the last seed, as in 1-4")
+        parser.error(f"--seeds {options.seeds!r}: write the first and the last seed, as in 1-4")
     if options.jobs < 1:
         parser.error(f"--jobs {options.jobs}: must be at least 1")
     if options.folder.exists() and not options.folder.is_dir():

@@ -29,7 +29,7 @@ pub struct GoldenRun {
     pub answers: Vec<String>,
 }
 
-/// How well a run agrees with the real allocator's run.
+/// The degree to which a run agrees with the real allocator's run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Agreement {
     /// Every byte is equal, apart from the registration counters of 2.11.

@@ -108,7 +108,7 @@ pub struct BadCases(String);
 
 impl fmt::Display for BadCases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PARKADE_CASES is {:?}; it must be a number above 0", self.0)
+        write!(f, "PARKADE_CASES must be a number above 0, not {:?}", self.0)
     }
 }
 

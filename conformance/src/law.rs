@@ -11,7 +11,8 @@ pub enum Law {
     Alignment,
     /// Every reserved byte is live, rounding, pending or free, and the statistics agree.
     Accounting,
-    /// Allocated minus freed equals current; no peak is below its current value; pools add up to the totals.
+    /// In each statistic, allocated minus freed equals current, the peak is at least current, and the pools add up to
+    /// the total.
     Counters,
     /// No two adjacent free blocks remain that could coalesce.
     Coalescing,
@@ -22,7 +23,7 @@ pub enum Law {
     Placement,
     /// A request is refused only if no free block fits, nothing can be released, and the limit or the device leaves no room.
     NoFalseOutOfMemory,
-    /// The allocator releases memory, waits and asks the device for memory only in the ladder's order.
+    /// The allocator releases memory, waits and asks the device for memory only in the order that the rules specify.
     Ladder,
     /// Requests are served by the private pool they are routed to, and only pools that are not in use release memory.
     Pools,
@@ -34,7 +35,7 @@ pub enum Law {
     History,
     /// Memory keeps what was written to it until it is freed; remapping loses nothing.
     Contents,
-    /// An emptied heap returns every page, reservation and event.
+    /// When the heap is emptied, every page, reservation and event is returned to the device.
     Endings,
     /// The same sequence leads to the same decisions.
     Determinism,
@@ -126,7 +127,7 @@ impl Broken {
         Broken { law, seen: seen.to_string() }
     }
 
-    /// Returns the same error with a prefix that says when it happened.
+    /// Returns the same error with a prefix that states when it happened.
     #[must_use]
     pub fn during(self, what: impl fmt::Display) -> Broken {
         Broken { law: self.law, seen: format!("{what}: {}", self.seen) }

@@ -234,7 +234,7 @@ impl Stage {
         let Stage { core, device, .. } = self;
         drop(core);
         let left = device.look().holdings();
-        if left.is_empty() { Ok(()) } else { Err(Trouble::fail(format!("left on the device: {left:?}"))) }
+        if left.is_empty() { Ok(()) } else { Err(Trouble::fail(format!("these were not returned to the device: {left:?}"))) }
     }
 }
 

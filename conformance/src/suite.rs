@@ -129,7 +129,7 @@ pub enum Requirement {
 }
 
 impl Requirement {
-    /// Returns why a device with these facts does not meet the requirement; `None` if it does.
+    /// Returns the reason why a device with these facts does not meet the requirement; `None` if it does.
     #[must_use]
     pub fn unmet(self, facts: &DeviceFacts) -> Option<&'static str> {
         let unless = |holds: bool, reason| (!holds).then_some(reason);
@@ -213,7 +213,7 @@ impl Entry {
         Entry { requires: Some(requirement), ..self }
     }
 
-    /// Returns why the entry cannot run on a device with these facts; `None` if it can.
+    /// Returns the reason why the entry cannot run on a device with these facts; `None` if it can.
     #[must_use]
     pub fn unmet(&self, facts: &DeviceFacts) -> Option<&'static str> {
         self.requires.and_then(|requirement| requirement.unmet(facts))

@@ -10,7 +10,7 @@ use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, PAGE_BYTES, SimD
 
 const EFFORT: Effort = Effort::new(1, 0);
 
-/// Where the replacement places segments.
+/// The places where the replacement puts segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Descending,
@@ -110,7 +110,7 @@ fn one_page_of_drift_is_explained_and_told() {
     for drift_pages in [-1, 1] {
         let backend = StandIn { drift_pages, ..StandIn::new(Habit::Descending) };
         let evidence = verdict(backend, "device/default").unwrap_or_else(|trouble| panic!("{trouble:?}"));
-        let told = format!("capacity off by {drift_pages} pages");
+        let told = format!("simulated capacity adjusted by {drift_pages} pages");
         assert!(evidence.measured.contains(&told), "{evidence:?}");
     }
 }

@@ -74,7 +74,7 @@ def advise(
 
     `limit` is the memory that the process may reserve; `capacity` is the memory of a different GPU to try. `settings`
     are tried in addition, or by themselves with `only`. `policy` names policies of parkade, such as `compaction`;
-    the result's `policies` say how much memory they would need in place of PyTorch's allocator. `threads` bounds the
+    the result's `policies` state how much memory they would need in place of PyTorch's allocator. `threads` bounds the
     number of threads.
     """
     chosen = options(
@@ -311,8 +311,8 @@ def export(
     """Writes the run that a recorded program would have had under other settings, as a snapshot for memory_viz or a
     trace for Perfetto.
 
-    `format` is "snapshot" or "perfetto"; with "perfetto", `blocks` bounds how many blocks become slices. `stop_at_oom`
-    ends the run at its first out-of-memory error. `force` overwrites an existing file.
+    `format` is "snapshot" or "perfetto"; with "perfetto", `blocks` limits the number of blocks that become slices.
+    `stop_at_oom` ends the run at its first out-of-memory error. `force` overwrites an existing file.
     """
     chosen = options(
         output=output,

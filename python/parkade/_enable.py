@@ -83,7 +83,7 @@ def enable(
         new memory, at the same addresses, and needs `serial=True`; "free" only moves free memory. None means the
         environment variable PARKADE_RESCUE (1 or free). Each rescue is counted in `torch.cuda.memory_stats()` as
         `parkade_rescues`, and a warning reports rescues at most once a minute.
-    max_rescues: how many requests are rescued at most, for a program that relies on the error.
+    max_rescues: the maximum number of rescued requests, for a program that relies on the error.
     serial: your promise that only one thread at a time uses the GPU, that no other GPU uses its tensors, and that no
         tensor is registered for RDMA. A rescue and `compaction` need the promise: they replace the memory of live
         tensors while a request waits, and would lose what another thread writes in that time.
@@ -132,12 +132,12 @@ def enable(
 
 @dataclass
 class _Asked:
-    """What the program asks for."""
+    """The options that the program asks for."""
 
     policy: str
     settings: str | None
     release: str
-    #: What a rescue may do, as in PARKADE_RESCUE; empty if nothing is rescued.
+    #: The reach of a rescue, as in PARKADE_RESCUE; empty if nothing is rescued.
     reach: str
     max_rescues: int
     serial: bool
@@ -149,7 +149,7 @@ class _Asked:
 
 
 def _rescue(policy: str, rescue: bool | str | None) -> tuple[str, str]:
-    """The policy, and what a rescue may do, as in PARKADE_RESCUE; empty if nothing is rescued."""
+    """Returns the policy, and the reach of a rescue, as in PARKADE_RESCUE; empty if nothing is rescued."""
     if rescue is None and policy in ("pytorch-rescue", "pytorch-rescue:reach=free"):
         return "pytorch", "free" if policy.endswith("free") else "1"
     if rescue is None:
@@ -157,14 +157,14 @@ def _rescue(policy: str, rescue: bool | str | None) -> tuple[str, str]:
     known: dict[object, str] = {True: "1", False: "", "1": "1", "0": "", "": "", "free": "free"}
     reach = known.get(rescue)
     if reach is None:
-        raise UsageError(f"rescue is True, 'free' or False, and PARKADE_RESCUE 1, free or 0; it is {rescue!r}")
+        raise UsageError(f"rescue must be True, 'free' or False (in PARKADE_RESCUE: 1, free or 0), not {rescue!r}")
     if reach and policy != "pytorch":
         raise UsageError(f"only the policy 'pytorch' has a rescue, not {policy!r}")
     return policy, reach
 
 
 def _expandable(settings: str | None) -> str:
-    """The settings, or those of the environment, with expandable segments unless they say otherwise."""
+    """The settings, or those of the environment, with expandable segments unless they turn these off."""
     if settings is None:
         settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
     if "expandable_segments" in settings:
@@ -249,8 +249,8 @@ def _check_options(library: ctypes.CDLL, asked: _Asked) -> None:
     if needs_promise and not asked.serial:
         what = "a rescue" if asked.reach else f"the policy {asked.policy!r}"
         raise UsageError(
-            f"{what} replaces the memory of live tensors, which loses what another thread writes in that time: pass "
-            "serial=True if only one thread at a time uses the GPU, or use rescue='free'"
+            f"{what} replaces the memory of live tensors, so data that another thread writes at the same time is lost: "
+            "pass serial=True if only one thread at a time uses the GPU, or use rescue='free'"
         )
     if problem := _refusal(library, _Asked("pytorch", None, asked.release, "", 0, False)):
         raise EnableError(problem[1])

@@ -22,7 +22,7 @@ class LostJobs(Error, RuntimeError):
 
 
 class EnableError(Error, RuntimeError):
-    """PyTorch cannot run on parkade in this process. The text says why, and what to do."""
+    """PyTorch cannot run on parkade in this process. The text states the reason, and what to do."""
 
 
 for _error in (Error, UsageError, NoCuda, LostJobs, EnableError):

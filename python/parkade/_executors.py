@@ -16,10 +16,10 @@ from typing import Any
 
 from ._errors import LostJobs
 
-#: An executor, or a function that makes one, since a broken pool cannot be used again.
+#: An executor, or a function that makes one, because a broken pool cannot be used again.
 Executors = Executor | Callable[[], Executor] | None
 
-#: How many tasks the executor has at a time.
+#: The number of tasks that the executor has at a time.
 _WINDOW = 1000
 #: Seconds between two checks for signals such as Ctrl-C.
 _LOOK_EVERY = 0.2

@@ -1,6 +1,6 @@
 """Tables and pictures for notebooks, for results that no command prints as a single answer.
 
-They are small, have no scripts, and take the colours of the page around them.
+They are small, have no scripts, and use the colours of the surrounding page.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def report(found: Report) -> str:
     """Returns what `report` shows."""
     parts = [line(f"device {device['device']}: {device['what_happened']}") for device in found.devices]
     if found.svg:
-        # As an image, so that nothing in it becomes part of the page around it.
+        # Embedded as an image, so that nothing in it becomes part of the page around it.
         picture = base64.b64encode(found.svg.encode()).decode()
         source = f"data:image/svg+xml;base64,{picture}"
         parts.append(f'<img alt="memory over time" style="max-width:100%;background:#fff" src="{source}">')

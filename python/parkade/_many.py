@@ -129,7 +129,7 @@ def _line(chosen: tuple[str, ...], task: tuple[str, str | None]) -> bytes:
         file = File(path, path)
         return run(["diagnose", "--json", *chosen], [file], progress=look, threads=1, with_text=False).printed
     except ValueError:
-        # The arguments are wrong, and so they are for every file.
+        # Wrong arguments are wrong for every file.
         raise
     except Error as error:
         return _failure(path, str(error))

@@ -1402,7 +1402,7 @@ class ReplayRecorded(TypedDict):
 
 
 class ReadFlush(TypedDict):
-    """How a release of memory right before a request was interpreted."""
+    """The interpretation of a release of memory right before a request."""
 
     #: The entry of the request.
     entry: int

@@ -41,11 +41,11 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class _Shortage:
-    """What PyTorch reports to the observer about an out-of-memory error."""
+    """The data that PyTorch reports to the observer about an out-of-memory error."""
 
     device: int
     wanted_bytes: int
-    #: What the process may reserve if a fraction was set; if not, the device's memory.
+    #: The memory that the process may reserve if a fraction was set; if not, the device's memory.
     allowed_bytes: int
     free_bytes: int
 
@@ -192,9 +192,9 @@ def _of_snapshot(path: str, error: BaseException) -> list[str]:
         said += [] if found.cause else _of_message(error)
         said += str(found).splitlines()
     except (_TooLong, KeyboardInterrupt):
-        said.append(f"what helps was not found in time; ask again with: parkade advise {shlex.quote(path)}")
+        said.append(f"the search for a remedy took too long; to repeat it, run: parkade advise {shlex.quote(path)}")
     except Exception as error:
-        said.append(f"parkade could not find out what helps: {_words(error)}")
+        said.append(f"parkade could not determine what helps: {_words(error)}")
     return [*said, open_it]
 
 
@@ -210,7 +210,7 @@ def _of_message(error: BaseException) -> list[str]:
 
 
 def when_torch_is_imported(then: Callable[[Any], None]) -> None:
-    """Calls `then` with PyTorch: now if the program has already imported it, or else as soon as it does.
+    """Calls `then` with PyTorch: immediately if the program has already imported it, or as soon as it does.
 
     Settings that the program makes before its import take effect.
     """

@@ -106,7 +106,7 @@ class Advice(_fields.AdviceFields, Result):
     def line(self) -> str | None:
         """The line to try first: for a shell, or for the program if the line enables one of parkade's policies.
 
-        None if nothing but less memory helps.
+        None if nothing helps except using less memory.
         """
         pasted = (remedy["line"] for remedy in self.remedies if remedy["kind"] != "program")
         return next(pasted, self.recommendation.line if self.recommendation is not None else None)
@@ -127,7 +127,7 @@ class Advice(_fields.AdviceFields, Result):
         settings = self._best_settings()
         if settings is None:
             reason = self.verdict or self.outcome
-            raise Error(f"no settings help this program ({reason}), so none were applied: print the advice")
+            raise Error(f"no settings help this program ({reason}), so none were applied; print the advice to see why")
         if self.line is not None and self.line.startswith("parkade.enable("):
             warnings.warn(f"{self.line} is likelier to complete the run than these settings", stacklevel=2)
         torch = sys.modules.get("torch")

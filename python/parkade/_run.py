@@ -101,7 +101,7 @@ def call(work: Callable[[], _T], files: Sequence[File] = ()) -> _T:
 
 
 def options(**given: Any) -> list[str]:
-    """Returns a command's options. None and False give no option, and a list gives several."""
+    """Returns a command's options. None and False produce no option, and a list produces several."""
     arguments: list[str] = []
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
@@ -154,7 +154,7 @@ def device_number(device: Device) -> int:
             return operator.index(device)  # type: ignore[arg-type]
         except TypeError:
             pass
-    # The text of a `torch.device` is such as "cuda:0".
+    # The text of a `torch.device` looks like "cuda:0".
     found = re.fullmatch(r"(?:cuda|hip)(?::(\d+))?|(\d+)", str(device))
     if found is None or isinstance(device, bool):
         raise UsageError(f"device must be a number such as 0 or a device such as 'cuda:0', not {device!r}")

@@ -74,9 +74,9 @@ def _program(asked: _Asked, program: str, is_module: bool, arguments: list[str])
     if not is_module and not os.path.exists(program):
         raise UsageError(f"there is no file {program} to run")
     if asked.serial and asked.policy is None and not asked.rescue:
-        raise UsageError("--serial is a promise that --rescue and some policies need: add --rescue, or --policy NAME")
+        raise UsageError("--serial is needed only with --rescue and some policies: leave it out, or add one of them")
     if asked.rescue and asked.policy is not None:
-        raise UsageError("--rescue is for PyTorch's own rules: leave --policy out")
+        raise UsageError("--rescue works only with PyTorch's own rules: leave out --policy")
     asked.program, asked.is_module, asked.arguments = program, is_module, arguments
     return asked
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         if asked.policy is not None or asked.rescue:
             from ._enable import enable
 
-            # Without the promise only free memory moves.
+            # Without the promise, only free memory moves.
             rescue: bool | Literal["free"] | None = ("free", True)[asked.serial] if asked.rescue else None
             enable(asked.policy or "pytorch", rescue=rescue, serial=asked.serial)
     except UsageError as error:

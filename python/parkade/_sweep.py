@@ -92,10 +92,10 @@ def sweep(
     """Runs workloads, generated and recorded, under allocation policies on simulated devices.
 
     `executor` is any `concurrent.futures` executor whose workers have the same build of parkade and find recordings
-    under the same paths. Without one, threads of this process do the work. The rows are always the same bytes as those
-    of `parkade sweep`. They are written to `output` as they come; if that file has the beginning of the same sweep, the
-    sweep continues from there. A task has `jobs_per_task` jobs. A task whose worker died is repeated, up to `retries`
-    times.
+    under the same paths. Without one, threads of this process do the work. The rows are always the same bytes as
+    those of `parkade sweep`. They are written to `output` as they become available; if that file has the beginning of
+    the same sweep, the sweep continues there. A task has `jobs_per_task` jobs. A task whose worker died is repeated,
+    up to `retries` times.
     """
     if jobs_per_task < 1:
         raise ValueError(f"jobs_per_task is {jobs_per_task}: it must be at least 1")
@@ -160,13 +160,13 @@ def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tup
             lines.pop()
         if lines and lines[0] != header:
             raise Error(
-                f"{os.fspath(output)} has rows of another sweep, or is not a file of rows: choose a different file, "
-                "or remove it"
+                f"{os.fspath(output)} has rows from a different sweep, or is not a file of rows: choose a different "
+                "file, or remove it"
             )
         if any(json.loads(line).get("program") != program for line in lines[1:]):
             raise Error(
-                f"{os.fspath(output)} has rows of a build of parkade other than {program}: choose a different file, "
-                "or remove it"
+                f"{os.fspath(output)} has rows from a different build of parkade than {program}: choose a different "
+                "file, or remove it"
             )
         file.seek(sum(map(len, lines)))
         file.truncate()

@@ -65,9 +65,9 @@ class Look:
     step: int
     allocated_bytes: int
     reserved_bytes: int
-    #: Reserved, not allocated, and in segments that are partly in use: `empty_cache` cannot give it back.
+    #: Reserved, not allocated, and in segments that are partly in use: `empty_cache` cannot release it.
     stranded_bytes: int
-    #: 1 - allocated / reserved; 0 with nothing reserved.
+    #: 1 - allocated / reserved; 0 if nothing is reserved.
     fragmentation: float
     ooms: int
     retries: int
@@ -138,7 +138,7 @@ class Watch:
         self._told: Advice | None = None
         self.seen: Look | None = None
         self.advice: Advice | None = None
-        #: Why there is no advice for the last snapshot, for example because it has no history.
+        #: The reason why there is no advice for the last snapshot, for example because it has no history.
         self.no_advice: str | None = None
 
     def step(self, number: int | None = None) -> Look | None:

@@ -22,7 +22,8 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 /// background.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a command would have printed: on standard output, the lines on standard error, its exit code, and the answer as text and as HTML.
+/// The output that a command would have printed: on standard output, the lines on standard error, its exit code, and
+/// the answer as text and as HTML.
 pub(crate) type Printed<'py> = (Bound<'py, PyBytes>, Vec<String>, u8, String, String);
 
 /// Runs a command, without printing. With `with_text`, the answer is also returned as text and as HTML. `progress` is called

@@ -151,7 +151,7 @@ def test_sweeps_refuse_what_is_not_there(tmp_path):
         parkade.sweep(SMALL, "pytorch", jobs_per_task=0)
     foreign = tmp_path / "foreign.txt"
     foreign.write_text("mine\n")
-    with pytest.raises(parkade.Error, match="another sweep"):
+    with pytest.raises(parkade.Error, match="a different sweep"):
         parkade.sweep(SMALL, "pytorch", output=foreign)
     assert foreign.read_text() == "mine\n"
 

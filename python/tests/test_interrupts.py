@@ -58,7 +58,7 @@ def loaded(pid: int) -> None:
     time.sleep(0.5)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals end processes otherwise there")
+@pytest.mark.skipif(sys.platform == "win32", reason="on that system, signals end processes in a different way")
 def test_control_c_ends_the_command_as_the_binary():
     process = subprocess.Popen(
         [sys.executable, "-m", "parkade", "advise", LONG], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def of_one_machine(folder, command):
-    """What the command prints for each."""
+    """Returns the command's output for each of them."""
     lines = command("diagnose", folder, "--json").stdout.splitlines(keepends=True)
     # The last is about all ranks together.
     assert "ranks" in json.loads(lines[-1])
@@ -107,11 +107,11 @@ def test_a_sweep_is_continued(rows_of_one_machine, tmp_path, command):
             path.write_bytes(b"")
         found = parkade.sweep(SMALL, POLICIES.split(","), seeds=2, output=path)
         assert path.read_bytes() == rows_of_one_machine == found.header + b"".join(found.lines)
-    with pytest.raises(parkade.Error, match="another sweep"):
+    with pytest.raises(parkade.Error, match="a different sweep"):
         parkade.sweep(SMALL, "pytorch", output=path)
     older = rows_of_one_machine.replace(b'"program":"', b'"program":"0-')
     path.write_bytes(older)
-    with pytest.raises(parkade.Error, match="a build of parkade other than"):
+    with pytest.raises(parkade.Error, match="a different build of parkade than"):
         parkade.sweep(SMALL, POLICIES, seeds=2, output=path)
     assert path.read_bytes() == older
 
@@ -147,7 +147,7 @@ def _fails(number):
     return number
 
 
-needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes cannot be killed so here")
+needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill processes this way")
 
 
 @needs_sigkill

@@ -151,6 +151,6 @@ def test_nothing_is_loaded_without_a_mark(run):
 
 
 def test_the_plug_in_asks_for_no_newer_pluggy():
-    # `wrapper=True` came with pluggy 1.2, and pluggy 1.0 is in use.
+    # `wrapper=True` was added in pluggy 1.2, but pluggy 1.0 is still in use.
     text = (REPOSITORY / "python" / "parkade" / "pytest_plugin.py").read_text("utf-8")
     assert "wrapper=" not in text

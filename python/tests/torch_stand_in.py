@@ -80,7 +80,7 @@ sys.modules.update({"torch.cuda": cuda, "torch.cuda.memory": memory})
 
 
 def write_torch(folder: Path) -> Path:
-    """Writes the package there, and returns the folder that is to be on the path."""
+    """Writes the package there, and returns the folder to put on the path."""
     package = folder / "torch"
     package.mkdir()
     (package / "__init__.py").write_text(TORCH)

@@ -42,7 +42,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// Why a file cannot be decompressed. Displayed as one line.
+/// The reason why a file cannot be decompressed. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum DecompressError {
     /// The file is empty.
@@ -267,7 +267,7 @@ const ZSTD_WINDOW: u64 = 1 << 27;
 /// The number of bytes to keep from the beginning, to recognise other kinds of files.
 const HEAD: usize = 1 << 16;
 
-/// What is known about the decompressed data so far.
+/// The facts known about the decompressed data so far.
 struct Looked<'a> {
     take: &'a mut dyn FnMut(&[u8]),
     /// The number of bytes decompressed.

@@ -106,7 +106,7 @@ impl DatedKey {
     }
 }
 
-/// Which of the [`DATED_KEYS`] a file has.
+/// The [`DATED_KEYS`] that a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFields {
     /// One bit for each key that is in the file.

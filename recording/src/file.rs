@@ -153,7 +153,7 @@ fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
     }
 }
 
-/// Why a recording could not be read. Displayed as one line.
+/// The reason why a recording could not be read. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file could not be read.

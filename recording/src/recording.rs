@@ -36,11 +36,11 @@ pub struct Recording {
 pub struct RunLimit {
     /// In bytes.
     pub bytes: u64,
-    /// How the limit was determined.
+    /// The way in which the limit was determined.
     pub source: LimitSource,
 }
 
-/// How a process's memory limit was determined.
+/// The way in which a process's memory limit was determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitSource {
     /// `set_per_process_memory_fraction`.

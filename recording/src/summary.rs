@@ -2,7 +2,7 @@
 
 use parkade::stats::{Family, Stat, Stats};
 
-/// How a metric's numbers are printed.
+/// The format in which a metric's numbers are printed.
 #[derive(Clone, Copy)]
 enum Quantity {
     Size,

@@ -1,4 +1,4 @@
-//! Why a recording cannot be replayed.
+//! The reason why a recording cannot be replayed.
 
 use parkade::settings::SettingsError;
 use parkade_recording::Action;
@@ -10,7 +10,8 @@ use thiserror::Error;
 /// If the trace has no entries of these kinds, the program did not record them (`skip_actions`).
 pub type Missing = &'static [&'static [Action]];
 
-/// Why a recording cannot be replayed. Displayed as one line that states where the problem is and what it is.
+/// The reason why a recording cannot be replayed. Displayed as one line that states where the problem is and what it
+/// is.
 #[derive(Clone, Debug, Error)]
 pub enum VerifyError {
     /// The trace contradicts itself.

@@ -31,7 +31,7 @@ use crate::predict::{
     AfterFailure, Operation, PredictOptions, PredictedRun, Requests, SelfCheck, Timing, device_like, learned_addresses,
 };
 
-/// What to predict and export.
+/// Options for a prediction and its export.
 #[derive(Clone, Debug)]
 pub struct ExportOptions {
     /// The recorded run's own settings and limit.
@@ -44,13 +44,13 @@ pub struct ExportOptions {
     pub limit_bytes: Option<u64>,
     /// The device's memory, in bytes; if `None`, more than any device has.
     pub capacity_bytes: Option<u64>,
-    /// What the program does after a request has failed.
+    /// The program's behaviour after a request has failed.
     pub after_failure: AfterFailure,
     /// The only device to export; all devices if `None`.
     pub device: Option<u32>,
 }
 
-/// Why a recording cannot be exported.
+/// The reason why a recording cannot be exported.
 #[derive(Debug, Error)]
 pub enum ExportError {
     /// No device has a trace.
@@ -105,7 +105,7 @@ pub struct ExportedDevice {
 /// An exported recording.
 #[derive(Clone, Debug)]
 pub struct Exported {
-    /// What a snapshot of the predicted run contains.
+    /// The contents of a snapshot of the predicted run.
     pub recording: Recording,
     /// The devices that were predicted.
     pub devices: Vec<ExportedDevice>,

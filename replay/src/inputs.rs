@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::error::VerifyError;
 
-/// How the run was recorded, and its stats if they are to be compared.
+/// The conditions under which the run was recorded, and its stats if they are to be compared.
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
     /// The settings of the run.
@@ -151,7 +151,7 @@ pub struct StatsFile {
     pub unknown: Vec<String>,
 }
 
-/// Why a stats file cannot be used.
+/// The reason why a stats file cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StatsFileError {
     /// A required key is missing.

@@ -5,11 +5,12 @@
 //! happen when the ring buffer has dropped the oldest entries: they precede all others, and the walk backwards compensates for
 //! them. Nor does it happen when a trace is damaged, because other entries of the kind remain.
 //!
-//! Some missing entries follow from the others. A `free_requested` is inserted right before the `free_completed` of its block;
-//! the exact place does not matter, because no recorded value depends on it. A `free_completed` is inserted right after its
-//! `free_requested`, unless the block is still waiting for another stream at the end. A `segment_alloc` is inserted right
-//! before the segment's first block. The completed trace is accepted only if the rules of some PyTorch release lead to every
-//! decision in it. What cannot be inferred: when segments were released, requests, and frees with neither entry.
+//! Some missing entries follow from the others. A `free_requested` is inserted right before the `free_completed` of its
+//! block; the exact place does not matter, because no recorded value depends on it. A `free_completed` is inserted
+//! right after its `free_requested`, unless the block is still waiting for another stream at the end. A `segment_alloc`
+//! is inserted right before the segment's first block. The completed trace is accepted only if the rules of some
+//! PyTorch release lead to every decision in it. The following cannot be inferred: the times at which segments were
+//! released, requests, and frees with neither entry.
 
 use std::collections::{BTreeMap, VecDeque};
 

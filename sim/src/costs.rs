@@ -151,7 +151,7 @@ pub struct CallTotals {
     pub failures: u64,
     /// The total price of the calls in nanoseconds, excluding waiting.
     pub cost_ns: u64,
-    /// How long the calls waited for work on the device, in nanoseconds.
+    /// The time for which the calls waited for work on the device, in nanoseconds.
     pub wait_ns: u64,
 }
 

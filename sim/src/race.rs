@@ -62,7 +62,7 @@ impl Access {
 pub struct Kernel {
     /// The stream on which it is queued.
     pub stream: StreamId,
-    /// How long it runs, in nanoseconds.
+    /// Its duration, in nanoseconds.
     pub duration_ns: u64,
     /// Its name in race reports.
     pub label: Cow<'static, str>,
@@ -99,7 +99,7 @@ impl fmt::Display for AccessError {
 
 impl std::error::Error for AccessError {}
 
-/// How one side of a race used the bytes.
+/// The way in which one side of a race used the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RaceUse {
     /// Read them.
@@ -130,7 +130,7 @@ pub struct RaceAccess {
     pub label: Cow<'static, str>,
     /// The stream; `None` for the host.
     pub stream: Option<StreamId>,
-    /// How this side used the bytes.
+    /// The way in which this side used the bytes.
     pub what: RaceUse,
     /// The address of the first byte that it uses.
     pub address: DeviceAddress,
@@ -180,7 +180,7 @@ impl fmt::Display for RaceAccess {
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} and {} without order between them", self.first, self.second)
+        write!(f, "{} and {}, with no order between them", self.first, self.second)
     }
 }
 

@@ -243,7 +243,7 @@ impl Streams {
         self.by_handle.retain(|_, stream| !stream.is_over(now_ns));
     }
 
-    /// Queues work with this duration. Returns when it starts and ends.
+    /// Queues work with this duration. Returns the times at which it starts and ends.
     pub(crate) fn launch(&mut self, handle: u64, duration_ns: u64, now_ns: u64) -> (u64, u64) {
         if self.timing == EventTiming::Eager {
             return (now_ns, now_ns); // work takes no time
@@ -295,7 +295,7 @@ impl Streams {
         is_done
     }
 
-    /// Returns when the work before a mark ends; zero if it is done.
+    /// Returns the time at which the work before a mark ends; zero if it is done.
     pub(crate) fn ready_at_ns(&self, mark: Mark) -> u64 {
         let pending = self.by_handle.get(&mark.stream).map(|stream| &stream.pending);
         let Some(pending) = pending else { return 0 };
@@ -347,12 +347,12 @@ impl Streams {
         }
     }
 
-    /// Returns when a stream is idle.
+    /// Returns the time at which a stream is idle.
     pub(crate) fn stream_idle_at_ns(&self, handle: u64) -> u64 {
         self.by_handle.get(&handle).map_or(0, |stream| stream.busy_until_ns)
     }
 
-    /// Returns when the entire device is idle.
+    /// Returns the time at which the entire device is idle.
     pub(crate) fn idle_at_ns(&self) -> u64 {
         self.by_handle.values().map(|stream| stream.busy_until_ns).max().unwrap_or(0)
     }

@@ -65,7 +65,7 @@ fn b1_reuse_without_a_wait_is_a_race() {
     device.fill(x.offset(PAGE), Bytes(512), 2, s1).unwrap();
     let text = format!(
         "read by `slow reader` on stream 0x2000 (access 2, 4194304 bytes at {x}, {begin_ns} to {} ns) and \
-         written by `fill` on stream 0x1000 (access 3, 512 bytes at {}, {begin_ns} to {begin_ns} ns) without order between them",
+         written by `fill` on stream 0x1000 (access 3, 512 bytes at {}, {begin_ns} to {begin_ns} ns), with no order between them",
         begin_ns + 1_000_000,
         x.offset(PAGE)
     );

@@ -37,7 +37,7 @@ pub struct AdvisedOption {
     pub is_own: bool,
     /// Whether the caller asked for them.
     pub is_given: bool,
-    /// What these settings may break in the program.
+    /// The features of the program that these settings may break.
     pub cautions: Vec<Caution>,
     /// The bytes that may be reserved under these settings, if known or assumed; the smallest of all devices.
     pub available_bytes: Option<u64>,
@@ -308,8 +308,8 @@ impl DeviceOutcome {
         self.prediction.first_failure.filter(|_| !self.gets_past)
     }
 
-    /// Returns the memory that is still unreserved at the peak. If a request fails, the additional bytes needed to serve
-    /// every request, as a negative number; then it is positive only where more memory makes a run fail.
+    /// Returns the memory that is still unreserved at the peak. If a request fails, returns the additional bytes needed
+    /// to serve every request, as a negative number; the result is then positive only if more memory makes a run fail.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
         let available = i64::try_from(self.available_bytes?).unwrap_or(i64::MAX);

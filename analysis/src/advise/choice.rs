@@ -19,7 +19,7 @@ const THRASHING_TIMES: u64 = 20;
 /// An option thrashes only if its driver time is more than this: one second.
 const THRASHING_US: u64 = 1_000_000;
 
-/// Why an option is recommended.
+/// The reason why an option is recommended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// The program fits under its own settings.

@@ -39,7 +39,7 @@ impl CompletedRuns {
     }
 }
 
-/// What is known about the steps of a program that died.
+/// The facts known about the steps of a program that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownSteps {
     /// The program had not reached that point before it died there.
@@ -71,7 +71,7 @@ const BANDS: [u64; 4] = [10, 20, 40, 80];
 /// If there are at least this many similar runs, only those are counted.
 const ENOUGH: u32 = 10;
 
-/// What is tried on a program that died.
+/// The settings or changes that are tried on a program that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Means {
     /// Settings for PyTorch's allocator.
@@ -83,17 +83,17 @@ pub enum Means {
 /// The properties by which runs that died are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunLike {
-    /// What is tried on the run.
+    /// The settings or changes that are tried on the run.
     pub means: Means,
-    /// What is known about its steps.
+    /// The facts known about its steps.
     pub steps: KnownSteps,
     /// The band, from 0, of the memory needed beyond the tensors: less than 1, 2, 4 or 8 % of the tensors' size, or more.
     pub band: usize,
-    /// What happens to its estimated rest.
+    /// The outcome for its estimated rest.
     pub rest: Rest,
 }
 
-/// What happens to the estimated rest of a program that died.
+/// The outcome for the estimated rest of a program that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
     /// The rest is served.

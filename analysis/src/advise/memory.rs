@@ -80,7 +80,7 @@ pub struct DeviceMemory {
     pub budget: MemoryBudget,
     /// The range that contains the limit, if the memory is neither specified nor known exactly.
     pub range: Option<MemoryRange>,
-    /// What an out-of-memory error on this device shows.
+    /// The memory limit that an out-of-memory error on this device shows.
     pub shown: Option<CapacityHint>,
 }
 

@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
         self.candidates.extend(new.into_iter().map(|trial| trial.candidate));
     }
 
-    /// Returns what the settings may break on any of the devices; each known issue appears once.
+    /// Returns the known issues that the settings may cause on any of the devices, each once.
     fn cautions(&self, settings: &Settings) -> Vec<Caution> {
         let mut found: Vec<Caution> = Vec::new();
         for caution in self.in_use.iter().flat_map(|in_use| cautions(in_use, settings, self.profile)) {
@@ -280,7 +280,7 @@ impl Candidate {
         all
     }
 
-    /// Returns what to try next if this candidate is among the best: nearby values, and one more key.
+    /// Returns the candidates to try next if this one is among the best: nearby values, and one more key.
     fn neighbours(&self) -> Vec<Candidate> {
         let mut all = Vec::new();
         if let Some(split_mb) = self.split_mb {

@@ -134,7 +134,7 @@ impl Judge<'_> {
     }
 }
 
-/// Why the recorded run's own settings succeed or fail.
+/// The reason why the recorded run's own settings succeed or fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Every request is served.
@@ -171,7 +171,7 @@ pub struct FirstFailure {
     pub entry: usize,
     /// The bytes requested.
     pub wanted_bytes: u64,
-    /// What the heap held at that time, from the request's point of view.
+    /// The contents of the heap at that time, from the request's point of view.
     pub held: Held,
 }
 
@@ -180,7 +180,7 @@ pub(super) struct OwnRun<'a> {
     pub(super) recordings: &'a [&'a DeviceRecording],
     pub(super) memories: &'a [DeviceMemory],
     pub(super) replays: &'a [Replay<'a>],
-    /// How the run was recorded.
+    /// The conditions under which the run was recorded.
     pub(super) recorded: &'a VerifyOptions,
 }
 
@@ -292,7 +292,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns what a heap holds, from the point of view of a request from this stream and pool.
+    /// Returns a heap's contents, from the point of view of a request from this stream and pool.
     fn seen_from(segments: &[SegmentInfo], stream: u64, pool: PoolId) -> Held {
         let mut held = Held::default();
         for segment in segments {
@@ -313,7 +313,7 @@ impl Held {
         held
     }
 
-    /// Returns what a device held when its recording was written, which is all that a file without a trace shows.
+    /// Returns the contents of a device when its recording was written, which is all that a file without a trace shows.
     #[must_use]
     pub fn at_end(recording: &DeviceRecording) -> Held {
         let mut held = Held::default();

@@ -91,7 +91,8 @@ impl InUse {
         InUse { evidence: [Evidence::Unknown; FEATURES] }
     }
 
-    /// Returns what one device's recording shows. `requests` are those of the recording, if it has a trace.
+    /// Returns the features that one device's recording shows. `requests` are those of the recording, if it has a
+    /// trace.
     ///
     /// If a recording's oldest entries are missing, whatever it does not show is unknown; in a file that does not name pools
     /// (before 1.13, spec 7.8), everything about pools is unknown.
@@ -210,7 +211,7 @@ fn streams_of(requests: &Requests) -> impl Iterator<Item = u64> {
     })
 }
 
-/// How certain it is that a program uses a feature.
+/// The certainty that a program uses a feature.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Evidence {
     /// The program does not use it: the recording would show it.

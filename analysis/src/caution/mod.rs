@@ -27,14 +27,15 @@ pub struct Caution {
     pub setting: &'static str,
     /// Whether the program uses what the issue needs; never [`Evidence::NotShown`].
     pub in_use: Evidence,
-    /// How bad the issue is if the program uses it.
+    /// The severity of the issue if the program uses the feature.
     pub severity: Severity,
-    /// What happens, in one sentence.
+    /// The consequence, in one sentence.
     pub what: &'static str,
-    /// What to do instead, in one sentence.
+    /// The remedy, in one sentence.
     pub instead: &'static str,
-    /// Where the issue is reported or documented: issues and pull requests as `owner/name#number`; `spec` and a number refer
-    /// to a section of the behavioural specification, which was derived from running PyTorch's own library.
+    /// The sources that report or document the issue: issues and pull requests as `owner/name#number`; `spec` and a
+    /// number refer to a section of the behavioural specification, which was derived from running PyTorch's own
+    /// library.
     pub source: &'static str,
 }
 
@@ -96,9 +97,9 @@ struct KnownIssue {
     id: &'static str,
     /// The keys as users write them.
     setting: &'static str,
-    /// What the settings must contain: all of these conditions.
+    /// The conditions on the settings, all of which must be met.
     when: &'static [Condition],
-    /// What the program must use: all of these features. If empty, the issue applies to any program.
+    /// The features that the program must use, all of them. If empty, the issue applies to any program.
     uses: &'static [Feature],
     versions: Versions,
     severity: Severity,

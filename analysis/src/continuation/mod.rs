@@ -311,7 +311,7 @@ const GROWING: usize = 4;
 /// A step is larger than the one before if it exceeds it by more than one part in this many.
 const GROWING_PART: u64 = 100;
 
-/// Why the beginning of a program does not determine its rest.
+/// The reason why the beginning of a program does not determine its rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
     /// The program had not reached that point in an earlier step.

@@ -9,7 +9,7 @@
 //! request different sizes, but they request and free in the same order. An allocation is therefore described by its stream,
 //! pool and stack, and a free by how many requests ago its block was allocated.
 //!
-//! [`align`] aligns two stretches of a program that did nearly the same. It pairs equal operations one by one. Where the
+//! [`align`] aligns two stretches of a program that did nearly the same. It pairs equal operations one by one. If the
 //! stretches differ, it searches for the nearest operations from which they agree again.
 //!
 //! A copy of a stretch ([`Splice`]) works on its own blocks. A block that the original freed corresponds to a block that is live
@@ -30,7 +30,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 const LEAST_REACH: usize = 8;
 /// The number of candidates examined, starting with those whose shape agrees for longest without a difference.
 const CANDIDATES: usize = 128;
-/// How far back the shape is compared, in operations.
+/// The number of previous operations over which the shape is compared.
 const LOOK_BACK: usize = 16_384;
 /// An alignment shorter than this is no evidence.
 const SHORTEST: usize = 24;
@@ -428,7 +428,7 @@ fn moved(completion: Completion, entry: usize, at: usize) -> Completion {
 /// Smaller requests may be in proportion by chance.
 const LEAST_BYTES: u64 = 4096;
 
-/// What the requests of earlier steps show about a step of which only the beginning is known.
+/// The facts that the requests of earlier steps show about a step of which only the beginning is known.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     /// The size in the new step, keyed by the sizes of the same request in the earlier steps.

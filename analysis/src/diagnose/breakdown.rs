@@ -20,7 +20,7 @@ use parkade::units::{Bytes, PoolClass, PoolId, StreamId};
 /// Small blocks pin a segment or page if at most one part in this many is in use.
 pub const PINNED_PART: u64 = 10;
 
-/// Why a stranded byte could not serve the request.
+/// The reason why a stranded byte could not serve the request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Cause {
     /// Its block was freed, but another stream may still use it because an event is outstanding (spec 3.5).
@@ -93,7 +93,7 @@ pub struct Hole {
     pub address: u64,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Why the hole could not serve the request.
+    /// The reason why the hole could not serve the request.
     pub cause: Cause,
     /// The bytes that can be released to the device, by `empty_cache` or by the allocator before it fails: the entire segment,
     /// or whole pages. 0 in private pools, because a snapshot does not show whether a pool is still used.
@@ -323,7 +323,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Why a byte is reserved but not allocated. The first applicable cause in the order of [`ExcessCause::ALL`] counts.
+/// The reason why a byte is reserved but not allocated. The first applicable cause in the order of [`ExcessCause::ALL`]
+/// counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ExcessCause {
     /// Its block was freed, but another stream may still use it because an event is outstanding (spec 3.5).

@@ -7,8 +7,8 @@
 //! The message counts the free bytes of private pools as allocated (spec 2.13). They are not live, so they are subtracted here,
 //! but they can serve only these pools.
 //!
-//! If a part of the message is missing, the verdict stands only if no missing figure could change it; each missing figure may
-//! have any value that the rest allows.
+//! If a part of the message is missing, the verdict is given only if no missing figure could change it; each missing
+//! figure may have any value that the rest allows.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -48,7 +48,8 @@ parkade_recording::names! {
     }
 }
 
-/// Why the request failed, as far as the message shows. If several verdicts apply, the first in this order counts.
+/// The reason why the request failed, as far as the message shows. If several verdicts apply, the first in this order
+/// counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageVerdict {
     /// The message contains a figure that no device has, so its figures cannot be trusted.
@@ -118,7 +119,7 @@ parkade_recording::names! {
     }
 }
 
-/// What an out-of-memory message states. A field that the figures do not determine is `None`.
+/// The figures that an out-of-memory message states. A field that the figures do not determine is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageDiagnosis {
     /// The message.

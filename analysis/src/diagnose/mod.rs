@@ -35,7 +35,7 @@ use crate::stacks::{StackUse, by_stack};
 use moment::{Lows, Seen, Target, watch};
 use verdict::judge;
 
-/// What to diagnose, and what the caller knows in addition to the file.
+/// The point in time to diagnose, and the facts that the caller knows in addition to the file.
 #[derive(Clone, Debug)]
 pub struct DiagnoseOptions {
     /// The recorded run's settings and limit.
@@ -68,7 +68,7 @@ pub struct Request {
     pub stack: StackId,
 }
 
-/// What the allocator released to the device when memory was short, before it served the request or failed.
+/// The memory that the allocator released to the device when memory was short, before it served the request or failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GivenBack {
     /// The number of segments, or of runs of pages.
@@ -86,7 +86,7 @@ pub struct GivenBack {
 pub struct Diagnosis {
     /// The device's number.
     pub device: u32,
-    /// Why this moment was chosen.
+    /// The reason why this moment was chosen.
     pub why: Why,
     /// The question that the diagnosis answers.
     pub question: Question,
@@ -104,13 +104,13 @@ pub struct Diagnosis {
     /// The heap that is judged: after an out-of-memory error, what remained once the allocator had released everything it
     /// could; for the question of why more is reserved than allocated, the heap after the entry; in all other cases, `met`.
     pub heap: Breakdown,
-    /// Why more is reserved than allocated in this heap, independently of any request.
+    /// The reason why more is reserved than allocated in this heap, independently of any request.
     pub excess: Excess,
     /// The peaks of the entire run; `None` if there is no trace.
     pub peaks: Option<Peaks>,
     /// Bytes reserved after the operation.
     pub reserved_after_bytes: u64,
-    /// What the allocator released for the request.
+    /// The memory that the allocator released for the request.
     pub given_back: GivenBack,
     /// The number of requests in the entire trace that ran out of memory.
     pub ooms: usize,
@@ -121,7 +121,7 @@ pub struct Diagnosis {
     pub assumed_limit_bytes: Option<u64>,
     /// How the run ended.
     pub ending: Ending,
-    /// What is known about the limit.
+    /// The facts known about the limit.
     pub limit: Limit,
     /// The evidence for `limit`.
     pub evidence: LimitEvidence,
@@ -135,11 +135,11 @@ pub struct Diagnosis {
     pub stacks: Vec<StackUse>,
     /// The live blocks between the holes.
     pub fences: Vec<Fence>,
-    /// How accurately the replay reproduces the recording; `None` if there is no trace.
+    /// The accuracy with which the replay reproduces the recording; `None` if there is no trace.
     pub exactness: Option<DeviceVerdict>,
 }
 
-/// Why there is no diagnosis.
+/// The reason why there is no diagnosis.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DiagnoseError {
     /// The recording cannot be replayed.
@@ -430,7 +430,7 @@ pub struct Owner {
     pub time_us: Option<u64>,
 }
 
-/// The owners of all blocks in use at one moment.
+/// The owners of all blocks in use at a given moment.
 #[derive(Clone, Debug, Default)]
 struct Owners {
     served: FxHashMap<u64, Owner>,

@@ -123,7 +123,7 @@ fn is_inner(entry: &Entry) -> bool {
     !matches!(entry.action, Action::Alloc | Action::Oom | Action::FreeRequested | Action::Snapshot)
 }
 
-/// What one pass over the run records.
+/// The records of one pass over the run.
 #[derive(Default)]
 pub(super) struct Seen {
     /// The heap before the operation at the target.
@@ -140,7 +140,7 @@ pub(super) struct Seen {
     pub(super) lows: Lows,
     /// The peaks of the entire run.
     pub(super) peaks: Peaks,
-    /// What the entire run shows about the limit.
+    /// The limit, as far as the entire run shows it.
     pub(super) limit: LimitEvidence,
 }
 

@@ -157,7 +157,7 @@ fn main_group(heap: &Breakdown) -> Option<Cause> {
     groups.into_iter().filter(|&(bytes, _)| bytes > 0).max_by_key(|&(bytes, _)| bytes).map(|(_, cause)| cause)
 }
 
-/// What a recording shows about the limit.
+/// The limit, as far as a recording shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LimitEvidence {
     /// The largest number of bytes that were reserved, and the number of entries before that.
@@ -170,7 +170,7 @@ pub struct LimitEvidence {
     pub tried_bytes: Option<u64>,
 }
 
-/// What is known about the limit.
+/// The facts known about the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
     /// The caller specified it.

@@ -21,7 +21,7 @@ const RUN: usize = 4;
 /// Two programs that share less than this fraction have little in common.
 const LITTLE: f64 = 0.1;
 
-/// How two recordings are related.
+/// The relation between two recordings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
     /// Their traces and segments are equal: the same file twice, or a copy.
@@ -49,7 +49,7 @@ parkade_recording::names! {
     }
 }
 
-/// How much two recordings have in common.
+/// The similarity of two recordings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Likeness {
     /// The relation between them.

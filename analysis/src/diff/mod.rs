@@ -38,7 +38,7 @@ pub struct Comparison {
     pub a: Run,
     /// The second side.
     pub b: Run,
-    /// How much they have in common.
+    /// Their similarity.
     pub likeness: Likeness,
     /// The first entry at which the allocator answered differently, if both sides make the same requests.
     pub first_other_answer: Option<usize>,
@@ -46,11 +46,11 @@ pub struct Comparison {
     pub grouping: Grouping,
     /// Where the change of the peak begins; `None` if there is no change, or if only the ends are compared.
     pub onset: Option<Onset>,
-    /// What holds the memory at the peaks of allocated memory, the largest change first.
+    /// The holders of the memory at the peaks of allocated memory, the largest change first.
     pub growth: Vec<Growth>,
-    /// What is in use at the peaks of reserved memory, the largest change first.
+    /// The holders of the memory in use at the peaks of reserved memory, the largest change first.
     pub growth_at_reserved: Vec<Growth>,
-    /// What each phase requested; empty unless both files have phases.
+    /// The memory that each phase requested; empty unless both files have phases.
     pub phases: Vec<PhaseChange>,
     /// The steps in pairs, if whole runs are compared.
     pub steps: Steps,
@@ -64,9 +64,9 @@ pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
     Ok(Run::of(&Replayed::of(side)?))
 }
 
-/// Compares two sides. Whole runs are narrowed to what can be compared: if one has no trace, to their final states; if one
-/// has lost its oldest entries or ended earlier, to the steps that both have; if both are from the same run, to the last
-/// complete step of each.
+/// Compares two sides. Whole runs are narrowed to what can be compared: if one has no trace, to their final states; if
+/// one lacks its oldest entries or ended earlier, to the steps that both have; if both are from the same run, to the
+/// last complete step of each.
 ///
 /// # Errors
 /// Returns [`DiffError`] for the first side that cannot be summarized.
@@ -135,7 +135,7 @@ fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     }
 }
 
-/// Narrows two whole runs to the steps that both have, if one has lost its oldest entries or ended earlier. Peaks in steps
+/// Narrows two whole runs to the steps that both have, if one lacks its oldest entries or ended earlier. Peaks in steps
 /// that only one run has would reveal nothing about what changed.
 fn narrow_to_common<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     let (Ok(spans_a), Ok(spans_b)) = (&a.steps, &b.steps) else { return };
@@ -293,7 +293,7 @@ struct Share {
     most: Option<(u64, StackId)>,
 }
 
-/// Returns what holds the memory at a moment on each side, the largest change first.
+/// Returns the holders of the memory at a given moment on each side, the largest change first.
 fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &Stacks)) -> (Grouping, Vec<Growth>) {
     let (a_has_stacks, b_has_stacks) = (!a.2.is_empty(), !b.2.is_empty());
     let by_stack = a_has_stacks && b_has_stacks;
@@ -324,7 +324,7 @@ fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &Stacks)) ->
     (grouping, growth)
 }
 
-/// Returns the live blocks at a moment: by stack, and those without a stack by size class.
+/// Returns the live blocks at a given moment: by stack, and those without a stack by size class.
 fn holders(replayed: &Replayed<'_>, moment: u32, by_stack: bool) -> BTreeMap<(StackId, SizeClass), Held> {
     let all = SizeClass { least_bytes: 0, below_bytes: u64::MAX };
     let mut holders: BTreeMap<(StackId, SizeClass), Held> = BTreeMap::new();

@@ -72,7 +72,7 @@ parkade_recording::names! {
     }
 }
 
-/// Why a side cannot be summarized.
+/// The reason why a side cannot be summarized.
 #[derive(Debug, Error)]
 pub enum DiffError {
     /// The recording contradicts itself.
@@ -174,13 +174,13 @@ pub(super) struct StepSpan {
 /// The complete steps of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct StepSpans {
-    /// What marks them: an annotation's name, or [`REPETITION`].
+    /// The mark that they share: an annotation's name, or [`REPETITION`].
     pub(super) mark: String,
     /// The steps in order. The first step begins with the trace if the trace contains the beginning of the run.
     pub(super) spans: Vec<StepSpan>,
 }
 
-/// Why a run has no steps to compare.
+/// The reason why a run has no steps to compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum NoSteps {
     /// There is no trace.
@@ -251,7 +251,7 @@ fn spans(mark: String, ends: impl Iterator<Item = (usize, u32)>, has_first: bool
 }
 
 impl StepSpans {
-    /// Returns the step at a moment.
+    /// Returns the step that contains a given moment.
     fn at(&self, moment: u32) -> Option<StepSpan> {
         let place = self.spans.partition_point(|span| span.to < moment);
         self.spans.get(place).copied().filter(|span| span.from <= moment)
@@ -465,7 +465,7 @@ pub struct Peak {
     pub step: Option<usize>,
     /// The phase that contains it, if phases are known.
     pub phase: Option<Phase>,
-    /// How memory is used at the peak.
+    /// The use of memory at the peak.
     pub heap: Fragmentation,
     /// The number of segments at the peak; a run of mapped pages counts as one.
     pub segments: usize,
@@ -514,7 +514,7 @@ pub struct Run {
     pub ooms: u64,
     /// The entry of the first of these requests.
     pub first_oom_entry: Option<usize>,
-    /// How the recorded run ended.
+    /// The end of the recorded run.
     pub ending: Ending,
     /// The number of times that the device refused memory and the allocator then released its cache and retried.
     pub retries: u64,
@@ -615,7 +615,8 @@ fn peak(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> Peak {
     }
 }
 
-/// Returns the fragmentation and the number of segments at a moment. Everything between the blocks in use counts as free.
+/// Returns the fragmentation and the number of segments at a given moment. Everything between the blocks in use counts
+/// as free.
 fn heap_at(log: &HeapLog, moment: u32) -> (Fragmentation, usize) {
     let segments = log.at(moment);
     let mut sums = Fragmentation::default();

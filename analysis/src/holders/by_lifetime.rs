@@ -126,7 +126,7 @@ impl OfPass {
 /// The gradients of a run.
 #[derive(Default)]
 struct Gradients {
-    /// How each gradient was recognised, keyed by the block's index.
+    /// The evidence by which each gradient was recognised, keyed by the block's index.
     told: FxHashMap<usize, How>,
     /// The gradients that each pass allocated.
     passes: Vec<OfPass>,

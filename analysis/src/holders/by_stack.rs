@@ -133,7 +133,7 @@ fn runs_a_module(frame: &Frame) -> bool {
         || frame.filename.ends_with("torch/nn/functional.py")
 }
 
-/// What a block's calls reveal beyond its lifetime.
+/// The facts that a block's calls reveal beyond its lifetime.
 pub(super) struct Calls {
     places: Places,
     /// The moments of allocations outside an optimizer's step, in order.

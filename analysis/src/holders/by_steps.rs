@@ -19,7 +19,7 @@ use crate::annotations::{repeated_steps, steps};
 use crate::ending::Ending;
 use crate::timeline::BlockLife;
 
-/// What shows where the steps of a run end.
+/// The sign that shows where the steps of a run end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepMark {
     /// Annotations whose names begin with this string.
@@ -50,7 +50,7 @@ pub enum StepLife {
 /// The steps of a run.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Steps {
-    /// What marks them; `None` if nothing does.
+    /// The sign that marks them; `None` if there is none.
     pub mark: Option<StepMark>,
     /// The moments at which the steps end, in order.
     pub ends: Vec<u32>,
@@ -110,7 +110,8 @@ pub(super) fn tell(run: &Run<'_>, steps: &Steps, told: &mut [Told]) {
     }
 }
 
-/// How far ahead to search for the next agreement where the sequences differ, and how many allocations must agree there.
+/// The distance to search for the next agreement where the sequences differ, and the number of allocations that must
+/// agree there.
 const LONGEST_GAP: usize = 32;
 const AGREEMENT: usize = 8;
 /// At least this many allocations must agree in total, and at least this percentage of them.

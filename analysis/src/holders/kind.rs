@@ -53,7 +53,7 @@ parkade_recording::names! {
     }
 }
 
-/// How the kind of a block was recognised.
+/// The evidence by which the kind of a block was recognised.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum How {
     /// By the Python calls of its allocation.
@@ -92,7 +92,7 @@ parkade_recording::names! {
 pub struct Told {
     /// What it holds.
     pub kind: Kind,
-    /// How its kind was recognised.
+    /// The evidence by which its kind was recognised.
     pub how: How,
 }
 

@@ -13,9 +13,9 @@
 //! short-lived blocks, blocks with calls, and blocks that its steps allocate are classified; blocks from before the steps are
 //! not.
 //!
-//! [`Holders::at`] sums the live bytes at a moment by kind, and [`Holders::folded`] sums them by stack, in the input format
-//! for flame graphs: one line for each stack, outermost call first. For a block without a stack, its classification and its
-//! size take the place of calls.
+//! [`Holders::at`] sums the live bytes at a given moment by kind, and [`Holders::folded`] sums them by stack, in the
+//! input format for flame graphs: one line for each stack, outermost call first. For a block without a stack, its
+//! classification and its size take the place of calls.
 
 mod by_lifetime;
 mod by_stack;
@@ -115,13 +115,13 @@ pub struct WithoutStack {
     pub early: Held,
 }
 
-/// Returns the live blocks at a moment with their indices in the log.
+/// Returns the live blocks at a given moment, with their indices in the log.
 fn live(log: &HeapLog, moment: u32) -> impl Iterator<Item = (usize, &BlockLife)> {
     log.blocks.iter().enumerate().filter(move |(_, block)| block.born <= moment && moment < block.freed)
 }
 
 impl Holders {
-    /// Returns the live blocks at a moment by kind, the most bytes first. Kinds without blocks are omitted.
+    /// Returns the live blocks at a given moment by kind, the most bytes first. Kinds without blocks are omitted.
     #[must_use]
     pub fn at(&self, log: &HeapLog, moment: u32) -> Vec<KindUse> {
         let mut sums: BTreeMap<Told, Held> = BTreeMap::new();
@@ -169,7 +169,8 @@ pub struct Folded {
 }
 
 impl Holders {
-    /// Returns the live blocks at a moment by stack, in the order of their stacks. `names` are the names of `stacks`.
+    /// Returns the live blocks at a given moment by stack, in the order of their stacks. `names` are the names of
+    /// `stacks`.
     #[must_use]
     pub fn folded(&self, log: &HeapLog, (names, stacks): (&StackNames, &StackTable), moment: u32) -> Vec<Folded> {
         let mut by_stack: BTreeMap<StackId, u64> = BTreeMap::new();

@@ -10,7 +10,7 @@ use parkade_recording::{Action, Annotation, DeviceRecording, StackId};
 use crate::annotations::scopes;
 use crate::timeline::{BlockLife, HeapLog, NEVER};
 
-/// How PyTorch's optimizers annotate their steps.
+/// The name under which PyTorch's optimizers annotate their steps.
 const OPTIMIZER: &str = "Optimizer.step#";
 
 /// The data that all rules use.

@@ -350,7 +350,7 @@ fn choose<'c>(candidates: &'c [Candidate], stays: Option<&str>) -> Option<&'c Ca
 
 #[cfg(test)]
 mod tests {
-    //! Tests the choice of one setting for all ranks, from what was tried on each.
+    //! Tests the choice of one setting for all ranks, from the settings that were tried on each.
 
     use super::*;
 

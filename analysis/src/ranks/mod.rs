@@ -424,7 +424,7 @@ fn content(device: &DeviceRecording) -> u64 {
 /// The number of counters. Sizes with the same hash share a counter.
 const COUNTS: usize = 1024;
 
-/// How often a program requests each size, as a fixed-size sketch.
+/// The frequency with which a program requests each size, as a fixed-size sketch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestSizes {
     counts: Vec<u32>,

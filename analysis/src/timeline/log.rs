@@ -243,7 +243,7 @@ impl Writer {
     }
 }
 
-/// A segment at a moment; for an expandable segment, a mapped run.
+/// A segment at a given moment; for an expandable segment, a mapped run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentNow {
     /// Its first byte.
@@ -260,7 +260,7 @@ pub struct SegmentNow {
     pub blocks: Vec<BlockNow>,
 }
 
-/// A block in use at a moment.
+/// A block that is in use at a given moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockNow {
     /// Its index in [`HeapLog::blocks`].
@@ -274,7 +274,7 @@ pub struct BlockNow {
 }
 
 impl HeapLog {
-    /// Returns the heap at a moment: its segments with their blocks in use, by address.
+    /// Returns the heap at a given moment: its segments with their blocks in use, by address.
     #[must_use]
     pub fn at(&self, moment: u32) -> Vec<SegmentNow> {
         let mut pieces: Vec<&SegmentLife> = self.segments.iter().filter(|s| s.born <= moment && moment < s.gone).collect();
@@ -334,8 +334,8 @@ pub struct Holder {
     pub blocks: u64,
 }
 
-/// Returns the groups that hold the live blocks at a moment, the largest first. They are grouped by stack if any block of the
-/// run has one, and by size if none has.
+/// Returns the groups that hold the live blocks at a given moment, the largest first. They are grouped by stack if any
+/// block of the run has one, and by size if none has.
 #[must_use]
 pub fn holders(log: &HeapLog, moment: u32) -> Vec<Holder> {
     let has_stacks = log.blocks.iter().any(|block| block.stack != StackId::NONE);

@@ -56,7 +56,7 @@ impl Timeline {
     }
 }
 
-/// What happened at a marker.
+/// The event at a marker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum MarkerKind {
     /// A request ran out of memory.
@@ -75,7 +75,7 @@ parkade_recording::names! {
     }
 }
 
-/// An event at a moment.
+/// An event at a given moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Marker {
     /// The moment before the event, when the heap shows why the event happened.
@@ -230,7 +230,7 @@ pub struct WhatIf<'a> {
 pub struct Span {
     /// The number of entries.
     pub entries: usize,
-    /// Where the estimated entries begin, if there are any.
+    /// The point at which the estimated entries begin, if there are any.
     pub rest: Option<Rest>,
 }
 

@@ -5,9 +5,9 @@
 //! `unit` bytes. The times of evenly spaced entries, from which a reader interpolates the others, are packed in the same way
 //! ([`TimeSamples`]).
 //!
-//! Numbers are little-endian base 128; the high bit of a byte means that more bytes follow. Signed differences are folded
-//! (zigzag) so that 0, -1, 1, -2 become 0, 1, 2, 3. A moment that may be [`NEVER`] is written as 0 if it is, and otherwise as
-//! one more than the difference from an earlier moment.
+//! Numbers are little-endian base 128; the high bit of a byte means that more bytes follow. Signed differences are
+//! folded (zigzag) so that 0, -1, 1, -2 become 0, 1, 2, 3. A moment that may be [`NEVER`] is written as 0 if it is; if
+//! not, it is written as one more than the difference from an earlier moment.
 
 use std::collections::BTreeMap;
 
@@ -196,7 +196,7 @@ impl<T: Copy + Ord> Numbers<T> {
     }
 }
 
-/// Why packed columns cannot be read as a log.
+/// The reason why packed columns cannot be read as a log.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PackedError {
     /// This column is missing.

@@ -81,14 +81,14 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     Ok(allocator)
 }
 
-/// Returns what a rescue may do, according to the variable `PARKADE_RESCUE`.
+/// Returns the reach of a rescue, according to the variable `PARKADE_RESCUE`.
 fn reach(text: Option<&str>) -> Result<Option<Reach>, Failure> {
     match text.unwrap_or_default() {
         "" | "0" => Ok(None),
         "1" => Ok(Some(Reach::Breaks)),
         "free" => Ok(Some(Reach::Free)),
         other => {
-            let text = format!("PARKADE_RESCUE is 1, free or 0, and not {other:?}");
+            let text = format!("PARKADE_RESCUE must be 1, free or 0, not {other:?}");
             Err(Failure::new(PARKADE_INVALID_ARGUMENT, text))
         }
     }
@@ -136,7 +136,7 @@ pub extern "C" fn parkade_plug_free(address: *mut c_void, _bytes: isize, device:
         }
     });
     if status as i32 != 0 {
-        tell(&FAILED, "a tensor's memory was not taken back");
+        tell(&FAILED, "a tensor could not be freed");
     }
 }
 
@@ -158,7 +158,7 @@ pub extern "C" fn parkade_plug_record_stream(address: *mut c_void, stream: *mut 
         Err(Failure::new(PARKADE_UNKNOWN_ADDRESS, format!("no allocated block begins at {at}")))
     });
     if status as i32 != 0 {
-        tell(&FAILED, "a tensor's use by another stream was not recorded");
+        tell(&FAILED, "a tensor's use on another stream could not be recorded");
     }
 }
 

@@ -148,7 +148,7 @@ pub unsafe extern "C" fn parkade_pool_set_memory(
         let lender = match (take, give_back) {
             (None, _) => None,
             (Some(take), Some(give_back)) => Some(Lender { take, give_back, user: User(user) }),
-            (Some(_), None) => return Err(null("the function that takes memory back")),
+            (Some(_), None) => return Err(null("the function that frees memory")),
         };
         allocator.set_lender(id(pool), lender);
         Ok(())

@@ -426,10 +426,7 @@ fn check_settings(settings: &parkade_settings) -> Result<(), Failure> {
     }
     let odd = settings.roundup_power2_divisions.iter().find(|divisions| **divisions != 0 && !divisions.is_power_of_two());
     odd.map_or(Ok(()), |divisions| {
-        refuse(format!(
-            "roundup_power2_divisions has {divisions}, which is neither a power of 2 \
-                                                   nor 0"
-        ))
+        refuse(format!("roundup_power2_divisions contains {divisions}, which is neither a power of 2 nor 0"))
     })
 }
 

@@ -29,7 +29,7 @@ enum Part {
         text: String,
         may_go: bool,
     },
-    /// How to see more on a terminal.
+    /// The way to see more on a terminal.
     Hint(String),
     /// A paragraph with an indentation, in blanks.
     Text {
@@ -167,7 +167,7 @@ impl Answer {
         let is_hint = |part: &Part| matches!(part, Part::Hint(_));
         while let Some(most) = self.most_lines
             && kept.iter().map(|(_, lines)| lines).sum::<usize>() > most
-            // The hint is dropped last, because it says that there is more.
+            // The hint is dropped last, because it states that there is more.
             && let Some(place) = kept.iter().rposition(|(part, _)| may_go(part)).or(kept.iter().position(|(part, _)| is_hint(part)))
         {
             kept.remove(place);

@@ -239,7 +239,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// Parses settings.
 ///
 /// # Errors
-/// PyTorch refuses the settings. If possible, the error says how to correct them.
+/// PyTorch refuses the settings. If possible, the error explains how to correct them.
 pub fn given_settings(rules: &'static Rules, text: &str) -> Result<ReplaySettings> {
     ReplaySettings::given_as(rules, text).map_err(|error| match Settings::from_environment_as(&rules.dialect, text) {
         Err(refused) => {
@@ -250,7 +250,8 @@ pub fn given_settings(rules: &'static Rules, text: &str) -> Result<ReplaySetting
     })
 }
 
-/// Says why PyTorch refuses settings and how to correct them. The reason is PyTorch's message, unless that is an internal assertion.
+/// Explains why PyTorch refuses settings and how to correct them. The reason is PyTorch's message, unless that is an
+/// internal assertion.
 pub fn settings_refusal(rules: &Rules, text: &str, error: &SettingsError) -> String {
     let why = match error.kind() {
         ErrorKind::Internal => "PyTorch stops with an internal error".to_owned(),
@@ -307,7 +308,7 @@ fn nearest<'a>(keys: &[&'a str], key: &str) -> Option<&'a str> {
 /// Returns the policy with this name, which may have parameters.
 ///
 /// # Errors
-/// There is none; the text says why or names similar policies.
+/// There is none; the text states the reason or names similar policies.
 pub fn policy(name: &str) -> Result<Named> {
     named(name).map_err(|why| {
         let known = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);

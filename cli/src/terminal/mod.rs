@@ -1,5 +1,5 @@
-//! What the commands share: how a command is run, the arguments that several take, the recording that they read, and what they print
-//! and write. It draws no conclusions.
+//! Code that the commands share: how a command is run, the arguments that several take, the recording that they read,
+//! and what they print and write. It draws no conclusions.
 
 pub mod answer;
 pub mod args;

@@ -1,4 +1,5 @@
-//! How commands write files: never over an input, over an existing file only with `--force`, and completely or not at all.
+//! Rules by which commands write files: never over an input, over an existing file only with `--force`, and either
+//! completely or not at all.
 //!
 //! A file is first written as a draft in the same folder, synced to disk, and then renamed. The draft's name identifies the process that
 //! writes it by host, process id and start time. A process removes its drafts whenever it can catch its end. Drafts of killed processes
@@ -141,8 +142,9 @@ pub fn remove_on_signals() {
     }
 }
 
-/// Returns the signals that end a process unless it handles them, except those for its own faults and those that it inherited as ignored,
-/// for example from nohup or as a background job of a script. Where that is unknown, returns the signals that are rarely ignored.
+/// Returns the signals that end a process unless it handles them, except those for its own faults and those that it
+/// inherited as ignored, for example from nohup or as a background job of a script. If that is unknown, returns the
+/// signals that are rarely ignored.
 #[cfg(unix)]
 fn ending_signals() -> Vec<i32> {
     use signal_hook::consts::*;
@@ -325,7 +327,7 @@ pub struct Wanted<'a> {
     targets: Vec<(&'static str, &'a Target, Kind)>,
 }
 
-/// What a command does to a file.
+/// The operation of a command on a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Writes a new one.
@@ -535,7 +537,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What a path leads to.
+/// The target of a path.
 enum Place {
     /// A file that may not exist yet. All links in the path are resolved.
     File(PathBuf),
@@ -556,7 +558,7 @@ impl Place {
         }
         let file = end_of_links(path)?;
         if file.file_name().is_none() {
-            return Err(io::Error::other("it is not the name of a file"));
+            return Err(io::Error::other("it does not name a file"));
         }
         match fs::metadata(folder_of(&file)) {
             Ok(folder) if folder.is_dir() => Ok(Place::File(file)),

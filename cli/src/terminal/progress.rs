@@ -1,8 +1,8 @@
 //! Runs a command's work on threads and shows its progress, on standard error or to a program that runs the command in its own process.
 //!
-//! There are no more threads than the machine has processors, whatever the environment says. Inside another program, such as a Python
-//! interpreter, the work leaves no threads behind, and reports to a [`Watch`], which can also cancel it. On standard error, indicatif draws
-//! progress bars on a terminal only.
+//! There are no more threads than the machine has processors, whatever the environment requests. Inside another
+//! program, such as a Python interpreter, the work leaves no threads behind, and reports to a [`Watch`], which can also
+//! cancel it. On standard error, indicatif draws progress bars on a terminal only.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -138,7 +138,7 @@ impl Watch {
     }
 }
 
-/// The payload with which cancelled work unwinds. It is not a panic: no hook is called, and nothing is printed.
+/// The panic payload that unwinds cancelled work. It is not a panic: no hook is called, and nothing is printed.
 #[derive(Debug)]
 pub struct Cancelled;
 
@@ -180,7 +180,7 @@ fn number_of_threads() -> usize {
 /// The maximum stack size of a thread, usually that of the main thread.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The arguments are wrong.
@@ -234,7 +234,7 @@ fn failure(error: &anyhow::Error) -> Failure {
 /// Returns the message of a panic.
 fn words(panicked: &(dyn Any + Send)) -> String {
     let text = panicked.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("it does not say why").to_owned()
+    text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no reason was given").to_owned()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub fn kept_limit(recording: &Recording) -> Option<RunLimit> {
 /// How to record a trace. Ends an error message.
 pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_history()";
 
-/// Says why a recording has no trace. `needs` says what a command needs it for, such as `to replay`.
+/// Explains why a recording has no trace. `needs` is the purpose for which a command needs it, such as `to replay`.
 pub fn no_trace(recording: &Recording, needs: &str) -> anyhow::Error {
     match recording.devices.iter().find_map(|device| device.left_out.as_ref()) {
         Some(left_out) => anyhow!(
@@ -84,7 +84,7 @@ pub fn assumed_limit(bytes: u64, option: &str) -> String {
     format!("a limit of {} is assumed, which the recording allows ({option} sets it)", size::show_bytes(bytes))
 }
 
-/// Says that the recorded run cannot have had this limit, because it reserved more.
+/// States that the recorded run cannot have had this limit, because it reserved more.
 pub fn not_its_limit(reserved_bytes: u64, limit_bytes: u64) -> String {
     format!(
         "The recorded run reserved {}, more than the limit of {}, so that was not its limit: --limit is the limit of the recorded run, \
@@ -94,7 +94,7 @@ pub fn not_its_limit(reserved_bytes: u64, limit_bytes: u64) -> String {
     )
 }
 
-/// Says how many recorded decisions differ from the replay's.
+/// States how many recorded decisions differ from the replay's.
 pub fn differing(mismatches: u64, decisions: u64) -> String {
     let differ = if mismatches == 1 { "differs" } else { "differ" };
     format!("{mismatches} of {decisions} recorded decisions {differ}")
@@ -192,8 +192,12 @@ pub fn of_file(recording: &Recording) -> Vec<String> {
         Some(number + &left_out_words(left_out))
     });
     let earlier = recording.tolerated.earlier_snapshots;
-    let earlier = (earlier > 0)
-        .then(|| format!("the file has {}, dumped one after another: this is the last", output::count(earlier + 1, "snapshot")));
+    let earlier = (earlier > 0).then(|| {
+        format!(
+            "the file contains {}, dumped one after another; this answer uses the last one",
+            output::count(earlier + 1, "snapshot")
+        )
+    });
     inferred.chain(earlier).collect()
 }
 
@@ -247,7 +251,7 @@ pub fn explain_unrecognised(error: RecognitionError, devices: &[&DeviceRecording
     }
 }
 
-/// Says which release it is, as a sentence without its full stop, and if so, that the given limit was not the run's.
+/// States the release, in a sentence without its full stop, and, if this is so, that the given limit was not the run's.
 pub fn made_by_words(found: &Recognition) -> String {
     let mut words = found.words();
     if let Some(RefutedLimit { limit_bytes, reserved_bytes }) = found.refuted_limit {

@@ -1,8 +1,8 @@
 //! What several commands say about a run: how it ended, what is known about the rest after an out-of-memory error, the memory by which it
 //! is judged, and how far a prediction for it can be trusted.
 //!
-//! A prediction can be trusted if a replay under the recorded run's own settings needs as much as that run; how flushes were read belongs
-//! to it. All commands use the same words and keys.
+//! A prediction can be trusted if a replay under the recorded run's own settings needs as much as that run; the
+//! interpretation of flushes is part of that. All commands use the same words and keys.
 
 use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, MemoryBudget, MemoryRange};
 use parkade_analysis::continuation::{Continuation, Doubt};
@@ -14,7 +14,7 @@ use super::json_struct::{Word, all, sections, view};
 use super::output::count;
 use super::size::{self, show_apart, show_bytes};
 
-/// Says how the run ended, with the evidence. `None` if no request ran out of memory.
+/// States how the run ended, with the evidence. `None` if no request ran out of memory.
 pub fn ending(ending: &Ending) -> Option<String> {
     match ending {
         Ending::NoError => None,
@@ -27,19 +27,19 @@ pub fn ending(ending: &Ending) -> Option<String> {
     }
 }
 
-/// Says that a run continues after this many errors. `None` if it did not survive any.
+/// States that a run continues after this many errors. `None` if it did not survive any.
 pub fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
     let met = count(errors, "out-of-memory error");
     matches!(ending, Ending::Survived(_))
         .then(|| format!("the program survives such errors: it continued after {met} in the recording"))
 }
 
-/// Says that the run had reserved more before the first entry of its recording than the recorded requests need.
+/// States that the run had reserved more before the first entry of its recording than the recorded requests need.
 pub fn had_before(reserved_bytes: u64) -> String {
     had_before_on(reserved_bytes, "")
 }
 
-/// Says the same with the device, if there are several.
+/// States the same with the device, if there are several.
 pub fn had_before_on(reserved_bytes: u64, on_device: &str) -> String {
     format!(", although the run had reserved {}{on_device} before its first entry", show_bytes(reserved_bytes))
 }
@@ -57,13 +57,15 @@ fn afterwards(error: &AfterError) -> String {
         format!("{allocated}, so it continued")
     } else if served_bytes >= error.goes_on_bytes {
         let repeated = show_bytes(served_bytes - telling_bytes);
-        format!("{allocated}, but {repeated} of it repeatedly, in code that had not run before, as error handling does")
+        format!(
+            "{allocated}, but {repeated} of that was allocated repeatedly in code that had not run before, as in error handling"
+        )
     } else {
         format!("only {allocated}")
     }
 }
 
-/// Says how the rest of a run that died is estimated.
+/// States how the rest of a run that died is estimated.
 pub fn rest(continuation: Option<&Continuation>) -> String {
     match continuation {
         None => "what it would have done next is not in the file".to_owned(),
@@ -76,10 +78,10 @@ pub fn rest(continuation: Option<&Continuation>) -> String {
     }
 }
 
-/// Says why the estimate, or the lack of one, does not show whether the program fits.
+/// Explains why the estimate, or the lack of one, does not show whether the program fits.
 pub fn doubt(doubt: Doubt) -> String {
     match doubt {
-        Doubt::NoSteps => "the program had not reached this point before, so nothing is known of what follows".to_owned(),
+        Doubt::NoSteps => "the program had not reached this point before, so nothing is known about what follows".to_owned(),
         Doubt::FewSteps(steps) => {
             format!("only {} came before the one that failed, too few to know what later ones need", count(steps, "step"))
         }
@@ -92,7 +94,7 @@ pub fn doubt(doubt: Doubt) -> String {
 /// The option that sets the limit. Ends a sentence.
 pub const LIMIT_SAYS: &str = "; --limit sets it";
 
-/// Says in which range the limit of a device was.
+/// States the range in which the limit of a device was.
 pub fn range(range: Option<MemoryRange>) -> String {
     match range {
         Some(range) if range.below_bytes < u64::MAX => {
@@ -104,7 +106,7 @@ pub fn range(range: Option<MemoryRange>) -> String {
     }
 }
 
-/// Says how the available memory is known.
+/// States how the available memory is known.
 pub fn memory(report: &Advice) -> Vec<String> {
     if report.given != MemoryBudget::default() {
         return contradicted(report).into_iter().collect();
@@ -126,13 +128,13 @@ pub fn memory(report: &Advice) -> Vec<String> {
     report.memories.iter().zip(&report.own().devices).map(about).collect()
 }
 
-/// Says that nothing shows how much memory a device had, and how much is assumed.
+/// States that nothing shows how much memory a device had, and how much is assumed.
 pub fn shows_no_limit(memory: &DeviceMemory, bytes: u64) -> String {
     let why = if Some(bytes) == memory.range.map(|range| range.least_bytes) { ", which it reserved," } else { "" };
     format!("device {} shows no limit; {}{why} is assumed", memory.device, show_bytes(bytes))
 }
 
-/// Says that the recorded run had less memory than the given amount.
+/// States that the recorded run had less memory than the given amount.
 fn contradicted(report: &Advice) -> Option<String> {
     let contradiction = report.contradiction?;
     let of_device = report.own().devices.iter().find(|device| device.device == contradiction.device)?;
@@ -164,7 +166,7 @@ sections! {
 }
 
 view! {
-    /// How a release of memory right before a request was interpreted.
+    /// The interpretation of a release of memory right before a request.
     pub struct ReadFlush(flush: &Flush) {
         /// The entry of the request.
         entry: usize = flush.entry,
@@ -195,14 +197,15 @@ pub fn flushes(requests: &Requests) -> Vec<ReadFlush> {
     all(&requests.flushes, ReadFlush::of)
 }
 
-/// Says by how much the self-check fails, in a line of at most 80 columns. `None` if it passes or nothing could be checked.
+/// States by how much the self-check fails, in a line of at most 80 columns. `None` if it passes or nothing could be
+/// checked.
 pub fn failed_check(check: Option<SelfCheck>) -> Option<String> {
     let check = check.filter(|check| !check.holds())?;
     let (own, recorded) = (size::show(check.own_settings_peak_bytes), size::show(check.recorded_peak_bytes));
-    Some(format!("self-check fails: own settings need {own}, recorded {recorded} ({:+.1} %)", check.error_percent()))
+    Some(format!("the self-check fails: replayed {own}, recorded {recorded} ({:+.1} %)", check.error_percent()))
 }
 
-/// Says how the doubtful flushes of a recording were read and why, with a sentence for each reason.
+/// States how the doubtful flushes of a recording were read and why, with a sentence for each reason.
 pub fn readings(requests: &Requests) -> Vec<String> {
     let reasons = [FlushReason::CaptureFollows, FlushReason::OftenEmptied, FlushReason::NeverHadMore];
     let sentence = |reason: FlushReason| {
@@ -211,22 +214,22 @@ pub fn readings(requests: &Requests) -> Vec<String> {
         let and = if more > 0 { format!(" and {more} more") } else { String::new() };
         let read = match reason {
             FlushReason::CaptureFollows => "a call to empty_cache, because a capture follows",
-            FlushReason::OftenEmptied => "a call to empty_cache, because the program often makes one",
-            _ => "a retry for lack of memory, because the run never had that much",
+            FlushReason::OftenEmptied => "a call to empty_cache, because the program often calls it",
+            _ => "a retry after a failed request, because the run never had that much memory",
         };
-        Some(format!("cache released before entry {first}{and}: interpreted as {read}"))
+        Some(format!("the cache was released before entry {first}{and}; this is interpreted as {read}"))
     };
     reasons.into_iter().filter_map(sentence).collect()
 }
 
-/// Says what the other reading leads to.
+/// States the result of the other reading.
 pub fn other_reading(otherwise: Extreme, is_limited: bool) -> String {
     let fits = match (is_limited, otherwise.fits) {
         (false, _) => "",
         (true, true) => "; it fits",
         (true, false) => "; it does not fit",
     };
-    format!("interpreted the other way, at most {} is reserved{fits}", size::show(otherwise.peak_reserved_bytes))
+    format!("with the other interpretation, at most {} is reserved{fits}", size::show(otherwise.peak_reserved_bytes))
 }
 
 /// What reduces the memory that private pools keep.
@@ -270,7 +273,7 @@ mod tests {
         assert_eq!(failed_check(Some(check(580, 580))), None);
         assert_eq!(failed_check(None), None);
         let said = failed_check(Some(check(624 << 20, 580 << 20))).expect("it fails");
-        assert_eq!(said, "self-check fails: own settings need 624.00 MiB, recorded 580.00 MiB (+7.6 %)");
+        assert_eq!(said, "the self-check fails: replayed 624.00 MiB, recorded 580.00 MiB (+7.6 %)");
         let longest = failed_check(Some(check((1024 << 20) - 1, (1 << 20) * 513))).expect("it fails");
         assert!(longest.chars().count() <= 80, "{longest}");
     }
@@ -288,9 +291,9 @@ mod tests {
         assert_eq!(
             said,
             [
-                "cache released before entry 12: interpreted as a call to empty_cache, because a capture follows",
-                "cache released before entry 4 and 1 more: interpreted as a retry for lack of memory, because the run never \
-                 had that much",
+                "the cache was released before entry 12; this is interpreted as a call to empty_cache, because a capture follows",
+                "the cache was released before entry 4 and 1 more; this is interpreted as a retry after a failed request, \
+                 because the run never had that much memory",
             ]
         );
     }

@@ -48,7 +48,7 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// What a command prints on standard output.
+/// The output that a command prints on standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Text for people, with colours on a terminal.
@@ -246,7 +246,7 @@ pub fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
     Outcome::CouldNotRun
 }
 
-/// Says in one line why a command could not be run, with its file.
+/// Explains in one line why a command could not be run, with its file.
 pub fn message<C: Command>(command: &C, error: &anyhow::Error) -> String {
     match command.subject() {
         Subject::File(file) => format!("{}: {error:#}", file.display()),

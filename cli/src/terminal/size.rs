@@ -38,7 +38,7 @@ const LEAST_BYTES: u64 = 2 << 20;
 /// Parses an amount of memory, such as a limit or a capacity, and rounds it down to whole bytes.
 ///
 /// # Errors
-/// A line that says what is wrong and what to write. Less than 2 MiB is refused, because nothing could be allocated.
+/// A line that states what is wrong and what to write. Less than 2 MiB is refused, because nothing could be allocated.
 pub fn parse(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     let written = text.trim();
@@ -61,8 +61,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
 /// Parses an amount of memory that may be 0, such as the amount that other processes use.
 ///
 /// # Errors
-/// A line that says what is wrong and what to write. A number below 1 MiB without a unit is refused, except for 0, which is the same in
-/// every unit.
+/// A line that states what is wrong and what to write. A number below 1 MiB without a unit is refused, except for 0,
+/// which is the same in every unit.
 pub fn parse_or_none(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     let bare = text.trim();
@@ -103,7 +103,7 @@ fn number_and_unit(size: &str) -> (&str, &str) {
 /// Parses a size that may be a few bytes, such as that of a file, and rounds it down to whole bytes.
 ///
 /// # Errors
-/// A line that says what is wrong and what to write.
+/// A line that states what is wrong and what to write.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let (number, unit) = number_and_unit(trimmed);
@@ -121,7 +121,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     u64::try_from(u128::from(whole) * u128::from(factor) + fraction).map_err(|_| too_large())
 }
 
-/// Says why the text after the number is not a unit.
+/// Explains why the text after the number is not a unit.
 fn why_not_a_unit(number: &str, unit: &str) -> String {
     let is_comma = unit.strip_prefix(',').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     match number {

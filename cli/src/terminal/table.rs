@@ -29,7 +29,7 @@ struct Row {
     mark: Mark,
 }
 
-/// How a cell is marked.
+/// The marking of a cell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// Nothing special.

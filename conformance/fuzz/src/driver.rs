@@ -136,7 +136,7 @@ pub fn work(options: &Options, account: &Path) -> Result<()> {
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked"))))
     })
-    .context("opening the file that records the work")
+    .context("the file that records the work cannot be opened")
 }
 
 /// Bounds the address space: beyond the bound, an allocation fails and ends the process, which is better than
@@ -312,7 +312,7 @@ impl Watched<'_> {
     /// Finds the input that ended the worker, writes it, and lets the work continue after it.
     fn note_end(&self, status: ExitStatus, stuck: Option<Place>) -> Result<()> {
         if let Some(place) = stuck {
-            return self.note(place, FailureKind::Hang, &format!("the execution did not end within {} s", PATIENCE.as_secs()));
+            return self.note(place, FailureKind::Hang, &format!("the execution did not finish within {} s", PATIENCE.as_secs()));
         }
         let running: Vec<Place> = self
             .places()
@@ -326,20 +326,23 @@ impl Watched<'_> {
             let number = self.account.read(thread, target)?.number;
             if let Some(ended) = self.ends_alone(self.targets[target], number)? {
                 is_found = true;
-                self.note((thread, target), FailureKind::Abort, &format!("run on its own, the input ends with {ended}"))?;
+                self.note(
+                    (thread, target),
+                    FailureKind::Abort,
+                    &format!("when the input is run on its own, it ends with {ended}"),
+                )?;
             }
         }
         if !is_found {
             eprintln!(
-                "the worker ended with {status}, but none of the {} inputs in progress ends a process on its own",
+                "the worker ended with {status}, but none of the {} inputs in progress ends a process when it is run on its own",
                 running.len()
             );
             for place in running {
                 self.note(
                     place,
                     FailureKind::Abort,
-                    "the input was in progress when the worker ended, but does not end a \
-                                                      process on its own",
+                    "the input was in progress when the worker ended, but when it is run on its own, it does not end a process",
                 )?;
             }
         }
@@ -401,7 +404,7 @@ fn run_corpus(corpus: &Path, targets: &[&'static Target]) -> Result<usize> {
             }
         }
     }
-    eprintln!("{runs} executions of inputs that once failed; {failures} fail");
+    eprintln!("{runs} executions of inputs that failed in the past; {failures} of them fail now");
     Ok(failures)
 }
 
@@ -621,7 +624,7 @@ pub struct Failure {
 /// The outcome of an execution.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Execution {
-    /// How far the input got.
+    /// The stage that the input reached.
     pub reached: Result<Reached, Failure>,
     /// The peak of memory, in bytes.
     pub peak_bytes: u64,

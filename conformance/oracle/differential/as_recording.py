@@ -3,7 +3,7 @@
 
   oracle-2.7.0 --raw SCRIPT | as_recording.py 2.7.0 OUTPUT.pickle [--bare]
 
-The script begins with `history on 1000000` and ends with `trace`. Which release writes which keys was determined from
+The script begins with `history on 1000000` and ends with `trace`. The keys that each release writes were determined from
 its libtorch_python.so (docs/spec.md, 7.8).
 --bare leaves out every key that reveals a release and uses the protocol of C++ snapshots, in which a missing key means nothing, so that only the decisions remain.
 """
@@ -144,9 +144,9 @@ def pickled(answers, release, is_bare=False):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("release", help="the release whose keys are written, such as 2.7.0")
+    parser.add_argument("release", help="write the keys of this release, such as 2.7.0")
     parser.add_argument("output")
-    parser.add_argument("--bare", action="store_true", help="leave out the keys that show a release")
+    parser.add_argument("--bare", action="store_true", help="leave out the keys that reveal the release")
     options = parser.parse_args()
     with open(options.output, "wb") as file:
         file.write(pickled(sys.stdin.read().splitlines(), options.release, options.bare))

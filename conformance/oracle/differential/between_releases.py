@@ -190,7 +190,7 @@ def main():
         help="releases, in order (default: all that are built)",
     )
     parser.add_argument("--seeds", type=seeds, default=seeds("1"), help="the seeds, such as 7 or 1-20")
-    parser.add_argument("--n", type=int, default=2000, help="how many operations a script has")
+    parser.add_argument("--n", type=int, default=2000, help="the number of operations in a script")
     parser.add_argument(
         "--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)"
     )

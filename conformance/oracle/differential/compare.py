@@ -18,7 +18,7 @@ The comparison ends, without a difference, when that order shows in the numbers 
 after it has taken blocks back: the real allocator has then lost them, and ours has changed
 nothing. It also ends when the real one hands out a block that waits for events.
 
-The registration counter of segments (`reg`) is internal to the real one in 2.11 and is not compared; from 2.12 on it
+The registration counter of segments (`reg`) is internal to the real allocator in 2.11 and is not compared; from 2.12 on it
 orders blocks and must be equal.
 """
 

@@ -475,15 +475,17 @@ def main():
     )
     parser.add_argument("--oracle", help="the real allocator (default: target/oracle/oracle-2.11.0)")
     parser.add_argument("--probe", help="the real parser (default: target/oracle/settings_probe-2.11.0)")
-    parser.add_argument("--release", type=release, help="a release such as 2.7.1, instead of every field of 2.11")
+    parser.add_argument(
+        "--release", type=release, help="compare this release, such as 2.7.1, instead of every field of 2.11"
+    )
     parser.add_argument(
         "--parkade",
         default=os.path.join(ROOT, "target", "release", "parkade"),
-        help="the binary, with --release (default: target/release/parkade)",
+        help="the binary that --release uses (default: target/release/parkade)",
     )
-    parser.add_argument("--n", type=int, default=20000, help="how many strings")
+    parser.add_argument("--n", type=int, default=20000, help="the number of strings")
     parser.add_argument(
-        "--load", type=int, default=2000, help="how many of them a new process reads from its environment"
+        "--load", type=int, default=2000, help="the number of strings that a new process reads from its environment"
     )
     parser.add_argument("--seed", type=int, default=1, help="the seed of the strings")
     args = parser.parse_args()

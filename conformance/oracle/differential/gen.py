@@ -4,8 +4,8 @@
   gen.py [--seed 1] [--n 10000] [--flavour basic] [--live 120] [--release 2.15.0]
 
 Flavours: basic streams oom frac gc pools capture boundary large everything, and poolfree, which is pools with a pool_release after each
-pool_end, so that pools can be given back; and lend: many pools that come and go, several of which serve when memory is out, and many streams,
-where nothing is given back while a pool is recorded that other streams use. (poolfree and lend not with expandable segments: there the real
+pool_end, so that pools can be released; and lend: many pools that come and go, several of which serve when memory is out, and many streams,
+where nothing is released while a pool is recorded that other streams use. (poolfree and lend not with expandable segments: there the real
 allocator corrupts its heap, docs/spec.md 4.10.)
 graphs has captures of graphs on several streams that wait for each other, and addresses is pools with requests for addresses.
 by_hand, every_operation and graph_reuse are not random: they are the scripts of these names, whatever the seed and the number of operations.
@@ -82,7 +82,7 @@ def size(r, flavour):
 
 
 class Script:
-    """A script under construction. The order of the random draws is fixed: a different order gives a different script."""
+    """A script under construction. The order of the random draws is fixed: a different order produces a different script."""
 
     def __init__(self, seed, flavour, live_target, out):
         self.random = random.Random(f"{seed}/{flavour}")
@@ -452,9 +452,9 @@ def for_release(out, release):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default="1", help="the seed; the same arguments always produce the same script")
-    parser.add_argument("--n", type=int, default=10000, help="how many operations")
-    parser.add_argument("--flavour", default="basic", help="what is in the script: one of the names above")
-    parser.add_argument("--live", type=int, default=120, help="roughly how many blocks are live at a time")
+    parser.add_argument("--n", type=int, default=10000, help="the number of operations")
+    parser.add_argument("--flavour", default="basic", help="the kind of script: one of the names above")
+    parser.add_argument("--live", type=int, default=120, help="the approximate number of live blocks")
     parser.add_argument(
         "--release", type=release, default="2.15.0", help="the release of PyTorch that the script is for, such as 2.7.1"
     )

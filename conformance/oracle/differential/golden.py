@@ -255,12 +255,12 @@ def checkpoint_runs(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oracle", default=BUILT, help="the folder of the real allocator (default: target/oracle)")
-    parser.add_argument("--n", type=int, default=400, help="how many operations a script has")
+    parser.add_argument("--n", type=int, default=400, help="the number of operations in a script")
     parser.add_argument("--seed", type=int, default=2611, help="the seed of the scripts")
     parser.add_argument(
         "--out",
         default=os.path.join(HERE, "..", "golden"),
-        help="where the files go (default: conformance/oracle/golden)",
+        help="the folder for the files (default: conformance/oracle/golden)",
     )
     parser.add_argument("--only", default="", help="write only these files, by name, separated by commas")
     options = parser.parse_args()

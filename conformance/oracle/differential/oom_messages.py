@@ -4,10 +4,10 @@
   oom_messages.py [--oracle PROGRAM] [--ops 4000] [--seed 1] [--bytes N] [--base N] [--conf SETTINGS] [--processes none|own|three]
 
 PROGRAM is target/oracle/oracle-2.11.0, which conformance/oracle/pytorch_harness/setup.sh builds. Prints tab-separated rows: segment, device, total, free, processes,
-limit, allocated, reserved, private, message. They come from the driver log, the statistics and the snapshots alone; a limit is
+limit, allocated, reserved, private, message. The numbers are taken only from the driver log, the statistics and the snapshots; a limit is
 trunc(fraction x total). `cargo run --example oom_check` reads the rows and compares each message with parkade's.
 
---processes says what PROGRAM's NVML lists, which the rows must state: "own" is the stand-in that is built; for "none", remove fake/nvml from a
+--processes states which processes PROGRAM's NVML lists, because the rows must state this: "own" is the stand-in that is built; for "none", remove fake/nvml from a
 copy of the folder; for "three", build one that lists processes 1, itself and 4194304.
 """
 
@@ -87,13 +87,13 @@ def main():
     parser.add_argument(
         "--oracle", default=program("2.11.0"), help="the real allocator (default: target/oracle/oracle-2.11.0)"
     )
-    parser.add_argument("--ops", type=int, default=4000, help="how many operations")
+    parser.add_argument("--ops", type=int, default=4000, help="the number of operations")
     parser.add_argument("--seed", default="1", help="the seed of the script")
     parser.add_argument("--bytes", type=int, default=1 << 28, help="the device's memory")
     parser.add_argument("--base", type=int, default=0, help="bytes that are in use before the program begins")
     parser.add_argument("--conf", default="", help="the settings")
     parser.add_argument(
-        "--processes", choices=["none", "own", "three"], default="own", help="what PROGRAM's NVML lists"
+        "--processes", choices=["none", "own", "three"], default="own", help="the processes that PROGRAM's NVML lists"
     )
     options = parser.parse_args()
     options.oracle = os.path.abspath(options.oracle)

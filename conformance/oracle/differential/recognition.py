@@ -46,19 +46,17 @@ def arguments():
     parser.add_argument(
         "--releases",
         default=",".join(reversed(releases.releases())),
-        help="separated by commas (default: all that are built)",
+        help="the releases, separated by commas (default: all that are built)",
     )
     parser.add_argument("--seeds", type=seeds, default=seeds("1-2"), help="the seeds, such as 7 or 1-20")
-    parser.add_argument("--n", type=int, default=800, help="how many operations a script has")
+    parser.add_argument("--n", type=int, default=800, help="the number of operations in a script")
     parser.add_argument(
         "--flavours", default=",".join(COMPARED + ONLY_NAMED), help="kinds of scripts, separated by commas"
     )
     parser.add_argument("--configs", default="default,split32,round4,exp", help="settings by name, separated by commas")
     parser.add_argument("--addresses", default="up,down", help="orders of addresses: up, down or both")
-    parser.add_argument(
-        "--keep", metavar="FOLDER", help="write one small snapshot of each series there, and nothing else"
-    )
-    parser.add_argument("--write", metavar="DOCUMENT", help="put the tables into this document")
+    parser.add_argument("--keep", metavar="FOLDER", help="only write one small snapshot per series into this folder")
+    parser.add_argument("--write", metavar="DOCUMENT", help="write the tables into this document")
     options = parser.parse_args()
     options.parkade = os.path.abspath(options.parkade)
     if not options.keep:

@@ -58,9 +58,9 @@ def main():
         "--release", type=release, default="2.11.0", help="the release of PyTorch, such as 2.7.1 (default: 2.11.0)"
     )
     parser.add_argument("--oracle", help="the real allocator (default: in target/oracle)")
-    parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")
-    parser.add_argument("--seeds", type=int, default=1, help="how many scripts of each kind")
-    parser.add_argument("--only", default="", help="only runs whose name contains this")
+    parser.add_argument("--n", type=int, default=10000, help="the number of operations in a script")
+    parser.add_argument("--seeds", type=int, default=1, help="the number of scripts of each kind")
+    parser.add_argument("--only", default="", help="only do runs whose name contains this text")
     parser.add_argument("--out", help="keep scripts and answers in this folder")
     options = parser.parse_args()
     oracle = os.path.abspath(options.oracle) if options.oracle else built_oracle(options.release)

@@ -70,10 +70,10 @@ def arguments():
     parser.add_argument(
         "--bridge",
         metavar="LIB",
-        help="compare PyTorch running on parkade: the library of bridge.sh for the release, instead of the binary",
+        help="compare PyTorch running on parkade instead of the binary: the library that bridge.sh builds for the release",
     )
     parser.add_argument("--seeds", type=seeds, default=seeds("1-20"), help="the seeds, such as 7 or 1-20")
-    parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")
+    parser.add_argument("--n", type=int, default=10000, help="the number of operations in a script")
     parser.add_argument(
         "--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)"
     )
@@ -85,16 +85,19 @@ def arguments():
         "--rotate",
         type=int,
         default=0,
-        help="each seed takes this many of the settings in turn, and one order of addresses, instead of all",
+        help="use this many of the settings for each seed, in turn, and one order of addresses, instead of all",
     )
     parser.add_argument(
-        "--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them"
+        "--aslr",
+        type=int,
+        default=4,
+        help="the number of runs with randomised addresses, if answers depend on the addresses",
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="how many runs at a time (default: one per core)"
+        "--jobs", type=int, default=os.cpu_count(), help="the number of runs at the same time (default: one per core)"
     )
-    parser.add_argument("--progress", help="the file that keeps what was compared")
-    parser.add_argument("--tally", metavar="FILE", help="print the totals of this file, and compare nothing")
+    parser.add_argument("--progress", help="the file that records what has been compared")
+    parser.add_argument("--tally", metavar="FILE", help="only print the totals in this file")
     options = parser.parse_args()
     if options.tally:
         progress.print_sums(options.tally)
@@ -190,26 +193,26 @@ def text(options, flavour, config, addresses, seed, script):
     if flavour in ADDRESS_DEPENDENT:
         agreed = agreement(options, flavour, config, addresses, script)
         if agreed < len(theirs):
-            theirs, why = theirs[:agreed], "its own runs disagree"
+            theirs, why = theirs[:agreed], "runs of the real allocator differ"
             script = first_lines(script, agreed)
     ours = parkade(options, flavour, config, addresses, script)
     if len(theirs) < len(ours):
-        ours, why = ours[: len(theirs)], why or "its heap is damaged"
+        ours, why = ours[: len(theirs)], why or "the real allocator's heap is damaged"
     number, difference, tolerated = compare(theirs, ours, options.release)
     if number is not None and not difference:
-        theirs, why = theirs[:number], "a restored checkpoint, or its heap is damaged"
+        theirs, why = theirs[:number], "a checkpoint was restored, or the real allocator's heap is damaged"
     if (
         difference
         and number < min(len(theirs), len(ours))
         and forgets_a_use(options, flavour, config, addresses, script, theirs[: number + 1], ours[: number + 1])
     ):
-        difference, theirs, why = None, theirs[:number], "a use remembered for too long"
+        difference, theirs, why = None, theirs[:number], "the real allocator remembered a use for too long"
     if (
         difference
         and flavour in ADDRESS_DEPENDENT
         and its_runs_disagree(options, flavour, config, addresses, first_lines(script, number + 1), number)
     ):
-        difference, theirs, why = None, theirs[:number], "its own runs disagree"
+        difference, theirs, why = None, theirs[:number], "runs of the real allocator differ"
     if difference:
         line = theirs[number] if number < len(theirs) else ours[number]
         where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"

@@ -291,7 +291,7 @@ class Digests(unittest.TestCase):
         self.assertFalse(self.alike("basic", None, None), "neither did")
         self.assertFalse(self.alike("basic", one, one, length=3), "both ended early")
         self.assertTrue(self.alike("pools", one, one, one, one))
-        self.assertFalse(self.alike("pools", one, one, one, other), "its own runs disagree")
+        self.assertFalse(self.alike("pools", one, one, one, other), "runs of the real allocator differ")
 
 
 class Progress(unittest.TestCase):
@@ -312,7 +312,12 @@ class Progress(unittest.TestCase):
             )
             every = [("basic", 1), ("oom", 1), ("basic", 2), ("oom", 2)]
             self.assertEqual(progress.left(options), every)
-            progress.keep(options, "basic", 1, [("a", 17, 0, None, None), ("b", 5, 2, None, "its heap is damaged")])
+            progress.keep(
+                options,
+                "basic",
+                1,
+                [("a", 17, 0, None, None), ("b", 5, 2, None, "the real allocator's heap is damaged")],
+            )
             progress.keep(
                 argparse.Namespace(**{**vars(options), "release": "2.7.0"}),
                 "basic",

@@ -120,7 +120,7 @@ def fetch(requirement, folder, prefixes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("requirement", help="what pip calls it, such as torch==2.7.1")
-    parser.add_argument("folder", help="where the files go")
+    parser.add_argument("folder", help="the folder for the files")
     parser.add_argument("prefixes", nargs="+", metavar="PREFIX", help="the beginnings of their names")
     options = parser.parse_args()
     if os.path.exists(os.path.join(options.folder, "complete")):

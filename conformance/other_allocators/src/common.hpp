@@ -4,7 +4,7 @@
 //   a ID BYTES STREAM     allocate
 //   f ID                  free
 // Output:
-//   + N BYTES             the device gave segment N
+//   + N BYTES             the device provided segment N
 //   ! BYTES               it refused one
 //   - N                   it got one back
 //   w                     a stream waits for another's event

@@ -1,7 +1,7 @@
 """Small PyTorch programs that request memory in the ways that matter, each the same in every run.
 
 A module has `start()`, which builds everything from fixed seeds and returns a function: `step(index)` does one step and returns its loss
-as a tensor with one number or a float. Programs in `COUNTED` take the batch size, `start(count)`. `LIMITED` says whether a program survives running out of memory, so that it can be run with a limit.
+as a tensor with one number or a float. Programs in `COUNTED` take the batch size, `start(count)`. `LIMITED` states whether a program survives running out of memory, so that it can be run with a limit.
 `run(name, steps)` runs a program and returns its losses.
 """
 
@@ -62,7 +62,7 @@ def load(name):
 
 
 def is_limited(name):
-    """Whether a program survives running out of memory. Its source says so; importing it would need torch."""
+    """Whether a program survives running out of memory. Its source states this; importing it would need torch."""
     source = pathlib.Path(__file__).with_name(f"{name}.py").read_text()
     return "\nLIMITED = True\n" in source
 
@@ -98,7 +98,7 @@ def settle():
     """Makes this process take the same decisions in every run. Call it before anything else in PyTorch is used.
 
     Backward passes run in the calling thread: PyTorch's own threads free some tensors after the caller has continued.
-    Reference cycles are collected only where a program says so.
+    Reference cycles are collected only where a program requests it.
     """
     import gc
     import os

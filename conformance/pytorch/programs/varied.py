@@ -1,6 +1,6 @@
 """Programs generated from a number: a model, a distribution of sizes, an optimizer, and a number of steps. The same number makes the same program in every run.
 
-Advice on runs that died is calibrated on these programs and tested with them: `closed_loop.py` runs them. `describe(number)` says what a program does.
+Advice on runs that died is calibrated on these programs and tested with them: `closed_loop.py` runs them. `describe(number)` describes a program.
 """
 
 import random
@@ -178,7 +178,7 @@ def describe(number):
     extra = draw.choice(("none", "none", "none", "accumulate", "evaluate", "checkpoint", "clip", "logging"))
     half = draw.random() < 0.3
     seed = draw.randrange(1 << 30)
-    # Batches grow by one every 72 numbers: memory comes in pages, which matter less to larger programs.
+    # Batches grow by one every 72 numbers: memory is taken in pages, which matter less to larger programs.
     return {
         "model": model,
         "law": law,

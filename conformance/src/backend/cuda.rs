@@ -87,7 +87,7 @@ impl Backend for Cuda {
             return Err(Unable::Absent(format!("{capacity} bytes are needed, but the device has {total}")));
         }
         let left = rig.ballast().leave(needs.capacity);
-        left.map_err(|error| unable(format!("the ballast cannot leave {:?}: {error}", needs.capacity)))?;
+        left.map_err(|error| unable(format!("the ballast cannot be sized to leave {:?} of memory: {error}", needs.capacity)))?;
         Ok(rig)
     }
 

@@ -75,7 +75,7 @@ impl Default for Simulation {
 /// The rule by which a simulated device reports an event complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum EventTiming {
-    /// When the event's work is done, by the device's clock.
+    /// The time at which the event's work is done, by the device's clock.
     Clock,
     /// At the first query.
     Eager,
@@ -85,7 +85,7 @@ pub enum EventTiming {
     Seeded(u64),
 }
 
-/// Where new segments are placed.
+/// The places where new segments are put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Places {
     /// Each above the previous one.
@@ -162,7 +162,7 @@ pub trait TestDevice: DeviceBackend {
     /// Returns the live ranges from `malloc`, lowest address first; sizes may be rounded up to the device's pages.
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)>;
 
-    /// Returns what has been taken from the device through this handle and not returned.
+    /// Returns the memory and objects that were taken from the device through this handle and not returned.
     fn holdings(&self) -> Holdings;
 
     /// Makes others hold this many bytes from now on, in addition to what [`Needs::capacity`] withholds.
@@ -176,13 +176,13 @@ pub trait TestDevice: DeviceBackend {
         Bytes::ZERO
     }
 
-    /// Returns what only a simulated device can report or do; `None` on other devices.
+    /// Returns the interface for what only a simulated device can report or do; `None` on other devices.
     fn insight(&mut self) -> Option<&mut dyn Insight> {
         None
     }
 }
 
-/// What has been taken from a device and not returned.
+/// The memory and objects that have been taken from a device and not returned.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Holdings {
     /// Ranges of cudaMalloc.
@@ -203,7 +203,7 @@ impl Holdings {
     }
 }
 
-/// What tests can read and control on a simulated device.
+/// The state that tests can read and control on a simulated device.
 pub trait Insight {
     /// Returns the races found so far; only the first ones are kept.
     fn races(&self) -> Vec<Race>;
@@ -308,7 +308,7 @@ pub struct DeviceFacts {
     pub source: &'static str,
 }
 
-/// How small ranges share a page.
+/// The rule by which small ranges share a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sharing {
     /// The largest range that shares a page; at most half a page.

@@ -87,7 +87,7 @@ impl<D> WitnessedDevice<D> {
         RefMut::map(self.0.borrow_mut(), |shared| &mut shared.device)
     }
 
-    /// Returns what the device has reported about events.
+    /// Returns the device's reports about events.
     #[must_use]
     pub fn witness(&self) -> Witness {
         self.0.borrow().witness.clone()

@@ -106,13 +106,10 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
         for (kind, shortage) in [("limit", Shortage::Limit), ("device", on_device)] {
             let says = match shortage {
                 Shortage::Limit => {
-                    "at a limit, both devices lead to the same calls, decisions, statistics and out-of-memory \
-                                    points"
+                    "under a memory limit, the device and the simulation lead to the same calls, decisions, statistics and \
+                     out-of-memory points"
                 }
-                _ => {
-                    "when the device is full, the simulated one refuses the calls that the driver refused, and everything \
-                      else is equal"
-                }
+                _ => "when the device is full, the simulation refuses the same calls as the driver, and everything else is equal",
             };
             let entry = Entry::new(Group::Lockstep, format!("{kind}/{name}"), says, move |backend, effort| {
                 compared(backend, settings, shortage, effort)
@@ -121,7 +118,7 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
         }
     }
     for (name, settings) in [SETTINGS[0], SETTINGS[4]] {
-        let says = "without waiting for the device, memory keeps its contents, and all of it is returned";
+        let says = "when the allocator never waits for the device, memory keeps its contents, and all of it is returned";
         let entry = Entry::new(Group::Lockstep, format!("unsettled/{name}"), says, move |backend, effort| {
             unsettled(backend, settings, effort)
         });
@@ -155,12 +152,12 @@ fn compared(backend: &AnyBackend, settings: &str, shortage: Shortage, effort: &E
         let drift = explain(&real, &plan, total, capacity).map_err(|reason| Trouble::fail(format!("seed {seed}: {reason}")))?;
         let refused = real.answers.iter().filter(|answer| answer.result.is_err()).count();
         measured.push(format!(
-            "seed {seed}: {} entries, {} calls with {refused} refused, {} out of memory, {} MiB read back{}",
+            "seed {seed}: {} entries, {} driver calls ({refused} refused), {} out-of-memory errors, {} MiB read back{}",
             real.trace.len(),
             real.answers.len(),
             real.stats.num_ooms,
             real.read_bytes >> 20,
-            if drift == 0 { String::new() } else { format!(", capacity off by {drift} pages") },
+            if drift == 0 { String::new() } else { format!(", simulated capacity adjusted by {drift} pages") },
         ));
     }
     let operations = u64::from(OPERATIONS) * 2 * measured.len() as u64;
@@ -206,7 +203,7 @@ fn compare(real: &Report, sim: &Report) -> Result<(), String> {
     first_difference("out-of-memory point", &real.oom_points, &sim.oom_points)?;
     first_difference("segment", &real.segments, &sim.segments)?;
     first_difference("statistic", &real.stats.entries(), &sim.stats.entries())?;
-    if real.stats == sim.stats { Ok(()) } else { Err("the statistics differ, but not in the listed values".to_owned()) }
+    if real.stats == sim.stats { Ok(()) } else { Err("the statistics differ in a value that has no key".to_owned()) }
 }
 
 fn first_difference<T: PartialEq + std::fmt::Debug>(what: &str, real: &[T], sim: &[T]) -> Result<(), String> {
@@ -481,7 +478,7 @@ impl Run<'_> {
             device.read(address.offset(Bytes(offset)), &mut bytes)?;
             if bytes.chunks_exact(4).any(|found| found != word.to_le_bytes()) {
                 return Err(Trouble::fail(format!(
-                    "block {word} of {requested} bytes does not hold its number at byte {offset}"
+                    "block {word}, which has {requested} bytes, does not contain its number at byte {offset}"
                 )));
             }
             self.read_bytes += piece;
@@ -527,7 +524,7 @@ impl Run<'_> {
         let left = self.allocator.device_mut().device().holdings();
         // The allocator keeps its events so that it can reuse them.
         if (Holdings { events: 0, ..left }) != Holdings::default() {
-            return Err(Trouble::fail(format!("left on the device: {left:?}")));
+            return Err(Trouble::fail(format!("these were not returned to the device: {left:?}")));
         }
         let stats = self.allocator.stats().clone();
         let trace = std::mem::take(self.allocator.observer_mut());

@@ -95,9 +95,11 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
     }
     let (next, refused) = (PoolId(1, 0), Err(PoolError::TooMany));
     let answers = [core.create_pool(next), core.begin_pool(next, PoolFilter::All)];
-    ensure(Law::Pools, answers == [refused; 2], || format!("for pool {} the answers are {answers:?}", POOLS + 1))?;
+    ensure(Law::Pools, answers == [refused; 2], || format!("for pool {}, the answers are {answers:?}", POOLS + 1))?;
     let uses = core.pool_use_count(next);
-    ensure(Law::Pools, uses == Err(PoolError::Unknown(next)), || format!("the refused pool has {uses:?} uses"))?;
+    ensure(Law::Pools, uses == Err(PoolError::Unknown(next)), || {
+        format!("the pool whose creation was refused has {uses:?} uses")
+    })?;
     // When every number is taken, operations on all pools still work.
     let cached = allocate(&mut core, 3 * MIB, 0)?;
     free(&mut core, cached)?;
@@ -348,7 +350,7 @@ impl Play {
         let due = limit.map(|limit| self.core.heap().reserved().get().saturating_sub((threshold * limit as f64) as u64));
         let target = self.core.policy().collection_target(self.core.heap()).map(Bytes::get);
         ensure(Law::Ladder, target == due.filter(|&bytes| bytes != 0), || {
-            format!("{target:?} bytes are to be collected, expected {due:?}")
+            format!("garbage collection should release {target:?} bytes, expected {due:?}")
         })?;
         let largest = self.core.heap().largest_free().get();
         ensure(Law::Reference, largest == self.reference.largest_free(), || {

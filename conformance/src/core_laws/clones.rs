@@ -160,7 +160,9 @@ impl Family {
     fn copy(&mut self, which: usize) -> Result<(), Broken> {
         let original = &self.all[which];
         let core = original.core.clone();
-        ensure(Law::Determinism, seen(&core) == seen(&original.core), || "the clone is in a different state".to_owned())?;
+        ensure(Law::Determinism, seen(&core) == seen(&original.core), || {
+            "the clone's state differs from its original's".to_owned()
+        })?;
         let originals = original.originals.iter().copied().chain([original.number]).collect();
         let held = original.held.iter().map(Held::in_a_clone).collect();
         self.all.push(Copied { core, number: self.made, originals, held });
@@ -353,7 +355,7 @@ impl Side {
         ensure(Law::Determinism, copy.core.observer() == self.core.observer(), || "the clone has a different trace".to_owned())?;
         let plain = |calls: &[Call]| calls.iter().map(|call| (call.name, call.result, call.subject)).collect::<Vec<_>>();
         ensure(Law::Determinism, plain(&copy.calls) == plain(&self.calls), || {
-            format!("the clone calls {:?}, its original {:?}", copy.calls, self.calls)
+            format!("the clone made the driver calls {:?}, its original {:?}", copy.calls, self.calls)
         })
     }
 
@@ -501,16 +503,15 @@ impl Side {
         let calls = device.steer().take_log();
         let failed = calls.iter().filter(|call| call.result != 0).count() as u64;
         ensure(Law::Endings, failed == fired, || {
-            format!(
-                "{failed} calls failed during a drop, {fired} were planned to fail: \
-                                                          {calls:?}"
-            )
+            format!("{failed} driver calls failed during a drop, but {fired} were planned to fail: {calls:?}")
         })?;
         // A range that the device refuses to take back remains, because there is nothing left to
         // retry it.
         let kept = calls.iter().filter(|call| call.name == CallName::Free && call.result != 0).count();
         let left = device.held();
-        ensure(Law::Endings, left == [kept, 0, 0, 0], || format!("ranges, reservations, memory and events left: {left:?}"))?;
+        ensure(Law::Endings, left == [kept, 0, 0, 0], || {
+            format!("ranges, reservations, memory and events that were not returned: {left:?}")
+        })?;
         let unmaps = calls.iter().position(|call| call.name == CallName::MemUnmap).unwrap_or(calls.len());
         let waits = |calls: &[Call]| -> Vec<u64> {
             let streams = calls.iter().filter(|call| call.name == CallName::StreamSynchronize).map(|call| match call.subject {

@@ -179,8 +179,8 @@ pub(crate) type PaperCore = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
 /// An allocator on this device with a policy other than PyTorch's.
 pub(crate) type AnyPaperCore = Allocator<Paper, Box<dyn Policy>, Vec<TraceEntry>>;
 
-/// A device that consists only of numbers: it hands out any size at ascending addresses, and its events are complete
-/// when it says so.
+/// A device that consists only of numbers: it hands out any size at ascending addresses, and decides itself when its
+/// events are complete.
 ///
 /// It has no memory, so a copy of it is an independent device.
 #[derive(Clone, Debug)]

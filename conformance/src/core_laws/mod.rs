@@ -42,10 +42,14 @@ pub const LAWS: [CoreLaw; 22] = [
         says: "sizes, numbers, the memory summary and the list of statistics are formatted as PyTorch writes them",
         check: tables::check_texts,
     },
-    CoreLaw { name: "texts/errors", says: "every error has the right text, whatever it refers to", check: tables::check_errors },
+    CoreLaw {
+        name: "texts/errors",
+        says: "every error has the specified text, for all the values that it can contain",
+        check: tables::check_errors,
+    },
     CoreLaw {
         name: "reference/free-blocks",
-        says: "thousands of free blocks of any size stay in order, and each request gets the first one that is large enough",
+        says: "thousands of free blocks of any size stay sorted, and each request gets the first one that is large enough",
         check: free_blocks::check,
     },
     CoreLaw {
@@ -60,7 +64,7 @@ pub const LAWS: [CoreLaw; 22] = [
     },
     CoreLaw {
         name: "reference/most-pools",
-        says: "there may be 32,767 private pools, and the next one is refused",
+        says: "the allocator accepts 32,767 private pools and refuses the next one",
         check: bounds::pools,
     },
     CoreLaw {
@@ -76,7 +80,7 @@ pub const LAWS: [CoreLaw; 22] = [
     },
     CoreLaw {
         name: "reference/handles",
-        says: "two allocations are equal only if they are the same block, and allocations that a restore took back stay void",
+        says: "two allocations are equal only if they are the same block, and allocations that a restore freed stay invalid",
         check: restores::handles,
     },
     CoreLaw {
@@ -97,7 +101,7 @@ pub const LAWS: [CoreLaw; 22] = [
     },
     CoreLaw {
         name: "reference/any-size",
-        says: "for requests of up to 2^64 bytes, the decisions equal the reference allocator's, up to 2^63 bytes in total",
+        says: "the decisions equal the reference allocator's for requests of up to 2^64 bytes, and up to a total of 2^63 bytes",
         check: bounds::any_size,
     },
     CoreLaw {

@@ -321,7 +321,9 @@ fn remapped() -> Result<(), Broken> {
     *core.policy_mut() = Scripted { block, is_expandable: true, page: 20 * MIB, place: new_segment, relieve, ..SOUND };
     let held = core.allocate(Bytes(5 * MIB), StreamId(9)).map_err(failed)?;
     let (reserved, used) = (core.heap().reserved(), core.device().look().used_bytes());
-    ensure(Law::Accounting, reserved == used, || format!("{reserved} bytes are counted, but the device handed out {used}"))?;
+    ensure(Law::Accounting, reserved == used, || {
+        format!("{reserved} bytes count as reserved, but the device handed out {used}")
+    })?;
     core.free(held).map_err(failed)
 }
 
@@ -350,7 +352,9 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
     match core.allocate(Bytes(*bytes), StreamId(*stream)) {
         Ok(allocation) => {
             held.push(allocation);
-            ensure(Law::Answers, says.is_empty(), || format!("the request was served, expected: {says}"))?;
+            ensure(Law::Answers, says.is_empty(), || {
+                format!("the request was served, although this error was expected: {says}")
+            })?;
         }
         Err(error) => {
             let text = error.to_string();
@@ -359,11 +363,11 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
                 _ => (*says).to_owned(),
             };
             let is_same = !says.is_empty() && (text == expected || (*says == "CUDA out of memory" && text.starts_with(says)));
-            ensure(Law::Answers, is_same, || format!("{text}, expected: {expected}"))?;
+            ensure(Law::Answers, is_same, || format!("the error is: {text}; expected: {expected}"))?;
             // A range of addresses may remain for the next request.
             let after = (core.segments(), core.heap().reserved(), core.device().held());
             let same = (&after.0, after.1, after.2[0]) == (&before.0, before.1, before.2[0]);
-            ensure(Law::Answers, same, || format!("after {text}: {after:?}, before: {before:?}"))?;
+            ensure(Law::Answers, same, || format!("the error {text:?} changed the heap from {before:?} to {after:?}"))?;
         }
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
@@ -597,7 +601,7 @@ fn devices() -> Result<(), Broken> {
         format!("a device without virtual memory returned {answers:?}")
     })?;
     let others = (device.run_pages(), device.processes().len(), device.answers_are_checked(), device.completes_by_handle());
-    ensure(Law::Faults, others == (1, 0, true, false), || format!("by default, a device answers {others:?}"))?;
+    ensure(Law::Faults, others == (1, 0, true, false), || format!("the default answers of a device are {others:?}"))?;
     let mut device = Pages(Paper::new(1 << 30), Vec::new());
     let taken = device.create_run(size, 5);
     let unmapped = device.unmap_run(at, size, 3);
@@ -615,7 +619,9 @@ fn policies() -> Result<(), Broken> {
         && rules == (false, -1)
         && addresses == [0, 7, 9, 900, 901, u64::MAX]
         && others == (false, false, "2.11");
-    ensure(Law::Answers, is_right, || format!("by default, a policy answers {of_slot:?} {rules:?} {addresses:?} {others:?}"))?;
+    ensure(Law::Answers, is_right, || {
+        format!("the default answers of a policy are {of_slot:?}, {rules:?}, {addresses:?} and {others:?}")
+    })?;
     // A cache with two segments, both of which may be released.
     let mut core = AnyPaperCore::new(Paper::new(1 << 30), Box::new(Plain), Vec::new());
     let held = [3 * MIB, 5 * MIB].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT));

@@ -135,7 +135,9 @@ fn grown(kinds: &[usize]) -> Result<(), Broken> {
         }
         Err(error) => {
             let tail = matches!(error, CheckpointError::TailInUse(_));
-            ensure(Law::Reference, tail && blocks > 1, || format!("the saved block is followed by {kinds:?}: {error}"))?;
+            ensure(Law::Reference, tail && blocks > 1, || {
+                format!("the saved block is followed by {kinds:?}, and the restore failed: {error}")
+            })?;
             // Nothing has changed.
             let live: Vec<_> = before.into_iter().collect();
             let same = core.pool_live_allocations_are(POOL, &live);
@@ -191,7 +193,7 @@ fn void_after_restores(sizes: &[u64], turns: usize, which: u64) -> Result<u64, B
             let same = allocation.in_a_clone() == *allocation && core.segment_of(allocation).is_some();
             ensure(Law::Reference, same, || format!("{allocation:?} is not equal to itself"))?;
             let twin = held[place + 1..].iter().chain(&void).find(|other| *other == allocation);
-            ensure(Law::Reference, twin.is_none(), || format!("{allocation:?} is equal to another block, {twin:?}"))?;
+            ensure(Law::Reference, twin.is_none(), || format!("{allocation:?} is equal to a different block, {twin:?}"))?;
         }
         for old in &void {
             let is_known = core.segment_of(old).is_some();

@@ -80,7 +80,7 @@ fn check_long_numbers() -> Result<(), Broken> {
         let mut settings = Settings::default();
         let answer = settings.apply(&format!("garbage_collection_threshold:{text}"));
         let is_right = answer.is_ok() && settings.garbage_collection_threshold == number;
-        ensure(Law::Settings, is_right, || format!("{text} is read as {}", settings.garbage_collection_threshold))?;
+        ensure(Law::Settings, is_right, || format!("the number {text} is read as {}", settings.garbage_collection_threshold))?;
     }
     Ok(())
 }

@@ -63,12 +63,16 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
     let (seen, expected) = (policy.round(Bytes(size)).map(Bytes::get), reference.rounded(size));
     ensure(Law::Reference, seen == expected, || format!("{size} bytes are rounded to {seen:?}, expected {expected:?}"))?;
     let (seen, expected) = (policy.segment_for(Bytes(size)).unwrap_or(Bytes::MAX).get(), reference.segment_for(size));
-    ensure(Law::Reference, seen == expected, || format!("a block of {size} bytes needs {seen}, expected {expected}"))?;
+    ensure(Law::Reference, seen == expected, || {
+        format!("a block of {size} bytes needs a segment of {seen} bytes, expected {expected}")
+    })?;
     let class = policy.classify(Bytes(size));
-    ensure(Law::Reference, (class == PoolClass::Large) == (size > MIB), || format!("{size} bytes belong to {class:?}"))?;
+    ensure(Law::Reference, (class == PoolClass::Large) == (size > MIB), || {
+        format!("a block of {size} bytes is assigned to the wrong pool: {class:?}")
+    })?;
     let (seen, expected) = (policy.reservation(Bytes(size)).get(), reference.reservation());
     ensure(Law::Reference, seen == expected, || {
-        format!("on a device of {size} bytes, {seen} are reserved, expected {expected}")
+        format!("on a device of {size} bytes, {seen} bytes of addresses are reserved, expected {expected}")
     })?;
     let pages = [PoolClass::Small, PoolClass::Large].map(|class| policy.page(PoolSlot::default_pool(class)).get());
     let expected = [2 * MIB, settings.large_segment_bytes];
@@ -81,7 +85,9 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
     }
     let rounded = u128::from(size).div_ceil(512) * 512;
     let seen = Bytes(size).checked_round_up(Bytes(512)).map(Bytes::get);
-    ensure(Law::Reference, seen == u64::try_from(rounded).ok(), || format!("{size} is rounded up to {seen:?}"))
+    ensure(Law::Reference, seen == u64::try_from(rounded).ok(), || {
+        format!("{size} bytes are rounded up to {seen:?}, not to the next multiple of 512")
+    })
 }
 
 /// Numbers with their C++ text.
@@ -214,7 +220,7 @@ fn units_and_names() -> Result<(), Broken> {
             let there = bytes;
             bytes -= Bytes(a);
             let same = (there, all, bytes, all - Bytes(b)) == (Bytes(sum), Bytes(sum), Bytes(b), Bytes(a));
-            ensure(Law::Reference, same, || format!("{a} plus {b} is {there}, and minus {a} that is {bytes}"))?;
+            ensure(Law::Reference, same, || format!("{a} plus {b} is {there}, and subtracting {a} leaves {bytes}"))?;
         }
     }
     use TraceAction::{Alloc, FreeCompleted, FreeRequested, Oom, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot};
@@ -534,7 +540,7 @@ fn check_unknown() -> Result<(), Broken> {
         // Checks a single statistic: all others are 0, and only this one differs.
         let [one, two] = [1, 2].map(|value| Stats::from_entries([(key.as_str(), value)]));
         let differs = one.is_ok() && one != two && one == Stats::from_entries([(key.as_str(), 1)]);
-        ensure(Law::Counters, differs, || format!("{key} of 1 and of 2 are {one:?} and {two:?}"))?;
+        ensure(Law::Counters, differs, || format!("files with {key} = 1 and {key} = 2 are read as {one:?} and {two:?}"))?;
         let listed = one.map(|stats| stats.entries()).unwrap_or_default();
         let others = listed.iter().find(|(other, value)| (*other == key) != (*value == 1));
         ensure(Law::Counters, others.is_none(), || format!("only {key} is set, but so are {others:?}"))?;
@@ -580,5 +586,7 @@ fn check_stat(amounts: &[i64]) -> Result<(), Broken> {
 fn compare(stats: &Stats, expected: &[(String, i64)], when: &str) -> Result<(), Broken> {
     let seen = stats.entries();
     let wrong = seen.iter().zip(expected).find(|(seen, expected)| seen != expected);
-    ensure(Law::Counters, wrong.is_none() && seen.len() == expected.len(), || format!("{when}, there is {wrong:?}"))
+    ensure(Law::Counters, wrong.is_none() && seen.len() == expected.len(), || {
+        format!("{when}, these statistics differ (found, expected): {wrong:?}")
+    })
 }

@@ -17,7 +17,7 @@ pub struct History {
 fn take(list: &mut Vec<(u64, u64)>, entry: &TraceEntry) -> Result<(), Broken> {
     let place = list.iter().position(|&known| known == (entry.address, entry.size));
     let place = place.ok_or_else(|| {
-        Broken::new(Law::History, format!("{entry:?} refers to something that does not exist; these exist: {list:x?}"))
+        Broken::new(Law::History, format!("{entry:?} refers to memory that does not exist; this memory exists: {list:x?}"))
     })?;
     list.swap_remove(place);
     Ok(())

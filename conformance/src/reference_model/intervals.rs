@@ -133,7 +133,7 @@ impl Model {
         }
     }
 
-    /// Frees a live allocation. Must be called before the core frees it.
+    /// Frees a live allocation. This must be called before the core frees the allocation.
     ///
     /// An allocation that is freed while requests are routed to a private pool (`deferred`) does not wait for a stream
     /// whose use was recorded during a routing, even if the use was also recorded before or after it: 2.4 to 2.15
@@ -176,7 +176,7 @@ impl Model {
         for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
             let pending =
                 blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree);
-            ensure(Law::NoEarlyReuse, pending, || format!("{leaving:?} is not pending"))?;
+            ensure(Law::NoEarlyReuse, pending, || format!("{leaving:?} should be pending, but is not"))?;
         }
         for block in blocks().filter(|block| block.state == BlockActivity::PendingFree) {
             let known = self.leaving.iter().any(|leaving| leaving.address == block.address.get());
@@ -243,7 +243,7 @@ impl Model {
     }
 }
 
-/// Returns where a request of `size` rounded bytes must be placed: in the smallest run that may serve it, or the lowest
+/// Returns the place for a request of `size` rounded bytes: in the smallest run that may serve it, or the lowest
 /// of several equal ones; `None` if no run may serve it.
 #[must_use]
 pub fn best(runs: &[FreeRun], rules: &Rules, size: u64, stream: u64) -> Option<FreeRun> {

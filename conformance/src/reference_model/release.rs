@@ -176,7 +176,7 @@ impl ReleaseRules {
         format!("{condition} INTERNAL ASSERT FAILED at \"{file}\":{line}, please report a bug to PyTorch. ")
     }
 
-    /// Returns what the out-of-memory message calls the device's memory; 2.1 has a typo in it.
+    /// Returns the out-of-memory message's term for the device's memory; in 2.1 it has a typo.
     pub(super) fn capacity(&self) -> &'static str {
         if self.minor == 1 { "capacty" } else { "capacity" }
     }

@@ -8,9 +8,9 @@ use parkade::units::MIB;
 /// The parameters of the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Blocks of at least this size are oversize; `None` means that no block is.
+    /// Blocks of at least this size are oversize; `None` means that no block is oversize.
     pub max_split: Option<u64>,
-    /// How much larger than the request an oversize block may be, in bytes.
+    /// The number of bytes by which an oversize block may be larger than the request.
     pub non_split_rounding: u64,
     /// The size in bytes of the segments that are allocated for medium requests.
     pub large_segment: u64,

@@ -5,7 +5,7 @@
 //! directly after the previous key. The homes do not determine the order of keys that share one; insertions change that
 //! order.
 
-/// How far a key may be from its home before a small table grows.
+/// The distance from its home at which a key makes a small table grow.
 const LEAST_REACH: u64 = 4;
 
 /// Keys in the order in which PyTorch's table would have them.

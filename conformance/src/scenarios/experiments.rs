@@ -1,4 +1,4 @@
-//! C: the experiments and the log in the documents.
+//! Scenarios C: the experiments and the log in the documents.
 
 use parkade::stats::Family;
 use parkade::texts::format_bytes;
@@ -75,16 +75,25 @@ fn holes() -> Vec<Entry> {
         let mut add = |row: &str, says, check: fn(&AnyBackend, &str, &str) -> Verdict| {
             entries.push(scenario(format!("{row}/{name}"), says, move |backend: &AnyBackend| check(backend, name, settings)));
         };
-        add("C1", "39 tensors of 1 GB, six of them freed, then 2 GB: served by a new segment, not by combining the six", equal);
+        add(
+            "C1",
+            "39 tensors of 1 GB are allocated, and six of them are freed: a request for 2 GB is served by a new segment, not by \
+             combining the six",
+            equal,
+        );
         add(
             "C2",
-            "0.9, 1.1, 0.5 and 2 GB in turn until full, three freed, then 3.4 GiB: served, because the three were entire \
-             segments",
+            "tensors of 0.9, 1.1, 0.5 and 2 GB in turn fill the device, and three are freed: a request for 3.4 GiB is served, \
+             because the three were entire segments",
             mixed,
         );
-        add("C3", "100 tensors of 4 MB, every other one freed, then 100 MB: served by a new segment", alternating);
+        add(
+            "C3",
+            "100 tensors of 4 MB are allocated, and every other one is freed: a request for 100 MB is served by a new segment",
+            alternating,
+        );
     }
-    let says = "C3 under 0.4 GiB: 0.195 GiB is free in pieces, and the 100 MB request fails";
+    let says = "experiment C3 with a limit of 0.4 GiB: 0.195 GiB is free in pieces, and the 100 MB request fails";
     entries.push(scenario("C3/limited", says, alternating_limited));
     entries
 }
@@ -243,7 +252,7 @@ fn messages() -> Vec<Entry> {
     vec![
         scenario(
             "C4",
-            "the documents' log: 5.35 GiB is reserved but not allocated, more than the 4.88 GiB that was requested",
+            "in the documents' log, 5.35 GiB is reserved but not allocated, more than the 4.88 GiB that was requested",
             |_| log(),
         ),
         scenario("C4/today", "today's message for a heap with 60 MiB free in pieces leads to the same diagnosis", today),

@@ -1,4 +1,4 @@
-//! E: how much memory models take, according to formulas and generated programs.
+//! Scenarios E: how much memory models take, according to formulas and generated programs.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -20,13 +20,13 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "Activations take L B S H 4 bytes: about 1.5 GB for 24 x 8 x 2048 x 1024; with checkpointing every sqrt(L) \
                 layers, about 310 MB.",
         finding: Finding::Different,
-        found: "The first figure is exact: 1,610,612,736 bytes, which is 1.5 GiB. The second covers only what is kept (335.5 \
+        found: "The first figure is exact: 1,610,612,736 bytes, which is 1.5 GiB. The second covers only the checkpoints (335.5 \
                 MB with whole layers); the peak also includes a group that is being recomputed: 536.9 MB.",
     },
     Row {
         id: "E2",
-        claim: "The peaks with N layers are (X + Y) N; X N + Y when every layer is recomputed; and X N / M + X (M - 1) + Y M \
-                with a checkpoint every M layers.",
+        claim: "With N layers, the peak is (X + Y) N without checkpointing, X N + Y if every layer is recomputed, and X N / M + \
+                X (M - 1) + Y M with a checkpoint every M layers.",
         finding: Finding::Reproduced,
         found: "The generated peak equals the formula in all 660 programs on a grid.",
     },
@@ -40,8 +40,8 @@ pub(crate) const ROWS: &[Row] = &[
         id: "E4",
         claim: "Toy programs: 940.07 and 688.08 MB; 1516.14, 880.14 and 748.14 MB; 4.11, 15.83 and 8.24 GB.",
         finding: Finding::Reproduced,
-        found: "The sizes are not in the notes. With sizes that are fitted once, all numbers are matched within 0.1 %; only \
-                748.14 MB (747.64) tests the fit.",
+        found: "The notes do not state the sizes. With sizes fitted to the other numbers, every generated peak is within 0.1 % \
+                of its number; only 748.14 MB (generated: 747.64) was not used for the fit.",
     },
     Row {
         id: "E5",
@@ -75,8 +75,9 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "E9",
-        claim: "Lifetimes in autograd: what is saved lives until its backward; softmax saves its output; detach allocates \
-                nothing; gradients are assigned, then added in place; a forward-only run holds two activations.",
+        claim: "Lifetimes in autograd: saved tensors live until their operation's backward pass; softmax saves its output; \
+                detach allocates nothing; gradients are assigned at first, then added in place; a forward-only run holds two \
+activations.",
         finding: Finding::Reproduced,
         found: "Each rule is shown by the requests of a few operations, in order; in a forward-only run, at most 2 \
                 activations are live. The output draws the patterns in the notes.",
@@ -96,17 +97,18 @@ fn activations() -> Vec<Entry> {
     vec![
         scenario(
             "E1",
-            "L B S H 4 bytes is the exact peak; sqrt(L) B S H 4 is roughly what checkpointing keeps, not its peak",
+            "L B S H 4 bytes is the exact peak; sqrt(L) B S H 4 bytes is roughly the size of the checkpoints, not the peak",
             |_: &AnyBackend| formula(),
         ),
         scenario(
             "E2",
-            "the peaks without checkpointing, with every layer and with every M layers checkpointed equal the formulas on a grid",
+            "on a grid, the peaks without checkpointing, with every layer checkpointed and with every M layers checkpointed \
+             equal the formulas",
             |_: &AnyBackend| checkpointing(),
         ),
-        scenario("E3", "the peak with nano-batching equals N X + Y / chunks on a grid", |_: &AnyBackend| nano_batching()),
-        scenario("E4", "the toy programs' peaks follow from sizes that are fitted once", |_: &AnyBackend| toys()),
-        scenario("E7", "checkpointing does a third more work: one additional forward pass", |_: &AnyBackend| work()),
+        scenario("E3", "on a grid, the peak with nano-batching equals N X + Y / chunks", |_: &AnyBackend| nano_batching()),
+        scenario("E4", "one set of fitted sizes reproduces the peaks of each toy program", |_: &AnyBackend| toys()),
+        scenario("E7", "checkpointing adds one forward pass, a third more work", |_: &AnyBackend| work()),
     ]
 }
 
@@ -133,7 +135,7 @@ fn formula() -> Verdict {
     let kept = layers.div_ceil(5) * activation;
     let recomputing = peak(&groups)?;
     claim(groups.keeping == Keeping::Groups(5) && kept == 335_544_320 && recomputing == 8 * activation, || {
-        format!("{:?}: {kept} kept, peak {recomputing}", groups.keeping)
+        format!("{:?}: {kept} bytes of checkpoints, a peak of {recomputing} bytes", groups.keeping)
     })?;
     claim(workload.curve().contains(&kept), || format!("there is no point at which {kept} bytes are live"))?;
     let line = |what: &str, bytes: f64| format!("{what:<52} {bytes:>13.0} B {:>8.1} MB\n", bytes / 1e6);
@@ -143,7 +145,7 @@ fn formula() -> Verdict {
             line("L B S H 4, and the generated peak", all as f64),
             line("sqrt(L) B S H 4", root),
             line("kept by 5 groups of 5 layers (the last has 4)", kept as f64),
-            line("their generated peak, with a recomputed group", recomputing as f64),
+            line("their generated peak, including a recomputed group", recomputing as f64),
         ]
         .concat(),
     ))
@@ -299,7 +301,11 @@ fn work() -> Verdict {
 /// E5, E6 and E8: how much memory training a transformer takes, and the effect of the remedies.
 fn training() -> Vec<Entry> {
     vec![
-        scenario("E5", "each remedy lowers the peak and raises the largest batch that fits", |_: &AnyBackend| cures()),
+        scenario(
+            "E5",
+            "each remedy lowers the peak, and all except the smaller batch raise the largest batch that fits",
+            |_: &AnyBackend| cures(),
+        ),
         scenario(
             "E6",
             "training 7 billion parameters with Adam takes 4 times their bytes, and 8 times with a master copy",
@@ -351,11 +357,11 @@ fn cures() -> Verdict {
     let (plain, plain_batch) = (training_peak(&base())?, largest_batch(&base())?);
     for (name, transformer) in all {
         let (found, batch) = (training_peak(&transformer)?, largest_batch(&transformer)?);
-        claim(name == "none" || found < plain, || format!("{name}: {found} bytes with it, {plain} without"))?;
+        claim(name == "none" || found < plain, || format!("{name}: the peak is {found} bytes with it and {plain} without it"))?;
         // A smaller batch is one way to fit; it does not make a larger one fit.
         let is_batch = transformer.batch != base().batch;
         claim(name == "none" || is_batch || batch > plain_batch, || {
-            format!("{name}: a batch of {batch} with it, {plain_batch} without")
+            format!("{name}: a batch of {batch} fits with it, {plain_batch} without it")
         })?;
         let again = transformer.work().map_err(failed)?.overhead() * 100.0;
         let (part, peak) = (found as f64 / plain as f64 * 100.0, format_bytes(found));
@@ -453,12 +459,12 @@ fn lifetimes() -> Vec<Entry> {
     vec![
         scenario(
             "E9/rules",
-            "what an operation saves, softmax, detach and gradients: the requests of each, in order",
+            "the requests for saved tensors, softmax, detach and gradients are made in the expected order",
             |_: &AnyBackend| rules(),
         ),
         scenario(
             "E9/patterns",
-            "up up up, down down down; up and down; up (up down) with checkpointing: drawn",
+            "the patterns in the notes are drawn: up up up, down down down; up and down; with checkpointing, up (up down)",
             |_: &AnyBackend| patterns(),
         ),
     ]
@@ -503,7 +509,8 @@ struct Rule {
 fn all_rules() -> Vec<Rule> {
     vec![
         Rule {
-            says: "what an operation saves for backward lives until its backward has run (the first saves 1, the third 20)",
+            says: "a tensor that an operation saves lives until the operation's backward pass has run (the first saves 1, the \
+                   third 20)",
             operations: vec![
                 Operation::new(&[0], 10).keeps_inputs(),
                 Operation::new(&[1], 20),
@@ -545,7 +552,9 @@ fn rules() -> Verdict {
     let mut text = String::new();
     for Rule { says, operations, passes, forward, backward } in all_rules() {
         let found = requests(&block(operations).trained(passes).map_err(failed)?);
-        claim(found == format!("{forward} {backward}"), || format!("{says}: expected {forward} {backward}, found {found}"))?;
+        claim(found == format!("{forward} {backward}"), || {
+            format!("{says}: expected the requests {forward} {backward}, found {found}")
+        })?;
         text += &format!("{says}\n  forward   {forward}\n  backward  {backward}\n");
     }
     let forward_only = block(vec![Operation::new(&[0], 1).keeps_inputs().keeps_output()]).forward_only(10).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! B: memory that two streams use.
+//! Scenarios B: memory that two streams use.
 
 use parkade::device::{BackendError, DeviceBackend as _};
 use parkade::stats::Family;
@@ -47,7 +47,7 @@ pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [data_races(), random_programs(backend)].into_iter().flatten().collect()
 }
 
-/// How long the kernel runs before it reads x.
+/// The time for which the kernel runs before it reads x.
 const SPIN_NS: u64 = 50_000_000;
 /// 1,024 floats, as in the document's text.
 const SIZE: Bytes = Bytes(4096);
@@ -65,7 +65,8 @@ fn data_races() -> Vec<Entry> {
     vec![
         scenario(
             "B1",
-            "a tensor that another stream still reads is freed and its memory reused: a race, and wrong data on a real device",
+            "a tensor that another stream still reads is freed and its memory reused: this is a race, and a real device reads \
+             wrong data",
             unprotected,
         ),
         scenario("B2", "with record_stream, the memory is not reused while the other stream may read it", recorded),
@@ -77,7 +78,7 @@ fn data_races() -> Vec<Entry> {
     ]
 }
 
-/// How the reading stream's data is protected.
+/// The protection of the data that the reading stream uses.
 #[derive(Clone, Copy, PartialEq)]
 enum Guard {
     Nothing,
@@ -173,9 +174,11 @@ fn unprotected(backend: &AnyBackend) -> Verdict {
         if story.stage.device().steer().insight().is_some() {
             let [race] = &races[..] else { return Err(Trouble::fail(format!("expected one race, found {races:?}"))) };
             let side = |access: &RaceSide| (access.touch, access.stream, access.address, access.size);
-            claim(side(&race.first) == (Touch::Read, Some(reads), x, SIZE), || format!("the first side is {}", race.first))?;
+            claim(side(&race.first) == (Touch::Read, Some(reads), x, SIZE), || {
+                format!("the first access of the race is {}", race.first)
+            })?;
             claim(side(&race.second) == (Touch::Written, Some(writes), x, SIZE), || {
-                format!("the second side is {}", race.second)
+                format!("the second access of the race is {}", race.second)
             })?;
             story.measure(&format!("the race: {race}"));
         } else if y == Some(OLD) && attempt < ATTEMPTS {
@@ -183,12 +186,10 @@ fn unprotected(backend: &AnyBackend) -> Verdict {
             continue;
         } else {
             claim(y != Some(OLD), || format!("y is correct in all {ATTEMPTS} attempts"))?;
-            story.measure(&format!("y holds {y:?}, but {OLD} was copied (attempt {attempt})"));
+            story.measure(&format!("y contains {y:?}, but {OLD} was copied into it (attempt {attempt})"));
         }
-        story.say(
-            "c is placed where x was, and is written while x is still to be read: the reader is not ordered with the \
-                   writer",
-        );
+        story
+            .say("c is placed where x was, and is written while x has yet to be read: the reader is not ordered with the writer");
         return story.finish();
     }
 }
@@ -364,7 +365,7 @@ impl Program {
         if first == word.to_le_bytes() {
             return Ok(());
         }
-        Err(Trouble::fail(format!("{} holds {first:?} at its beginning, but {word} was written there", live.name)))
+        Err(Trouble::fail(format!("{} begins with {first:?}, but {word} was written there", live.name)))
     }
 
     /// Returns the number of races that a simulated device has found.
@@ -428,8 +429,8 @@ fn two_streams(backend: &AnyBackend, effort: &Effort) -> Verdict {
         operations += steps.len() as u64;
     }
     if racing == 0 {
-        return Err(Trouble::fail(format!("none of {cases} programs on two streams races")));
+        return Err(Trouble::fail(format!("none of the {cases} programs on two streams races")));
     }
     let text = "some random programs on two streams without record_stream race\n".to_owned();
-    Ok(Evidence { text, measured: format!("{racing} of {cases} programs race\n"), operations })
+    Ok(Evidence { text, measured: format!("{racing} of the {cases} programs race\n"), operations })
 }

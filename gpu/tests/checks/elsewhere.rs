@@ -9,7 +9,7 @@ use parkade_gpu::{CudaDevice, StreamsAreValid};
 use super::{ORDINAL, Outcome, ensure};
 
 const SIZE: Bytes = Bytes(20 * MIB);
-/// How long the other device is busy: much longer than it takes to free a block and request it again.
+/// The time for which the other device is busy: much longer than it takes to free a block and request it again.
 const BUSY_NS: u64 = 200_000_000;
 
 /// Frees a block while a stream of another device uses it, and requests it again, both before and after that work is

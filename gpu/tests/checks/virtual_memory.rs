@@ -16,7 +16,7 @@ const INVALID_VALUE: u32 = 1;
 const NOT_SUPPORTED: u32 = 801;
 /// Each piece of this size is filled with a different word.
 const PIECE: Bytes = Bytes(64 << 10);
-/// How long a kernel runs, so that it is still running when the device is dropped.
+/// The duration of a kernel, which is long enough that it still runs when the device is dropped.
 const BUSY_NS: u64 = 100_000_000;
 
 /// A call that the driver refuses.

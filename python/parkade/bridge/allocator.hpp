@@ -138,8 +138,8 @@ class Allocator final : public CCA::CUDAAllocator {
   std::atomic<bool> is_caching{true};
   // PyTorch's switch for tools that inspect every allocation.
   const bool is_uncached = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
-  // How often the cache was emptied before a device was used: PyTorch's allocator counts that as waiting for all
-  // streams.
+  // The number of times that the cache was emptied before a device was used: PyTorch's allocator counts that as waiting
+  // for all streams.
   std::array<std::atomic<int64_t>, MOST_DEVICES> emptied_unused{};
   int64_t max_split_at_init = 0;
   double fraction_at_init = 1;
@@ -160,7 +160,7 @@ class Allocator final : public CCA::CUDAAllocator {
   std::mutex imported_mutex;
   std::unordered_map<std::string, std::weak_ptr<void>> imported;
   std::vector<Opened*> opened;
-  // The pairs of GPUs of which one was given access to the other's memory.
+  // The pairs of GPUs in which one was granted access to the other's memory.
   std::vector<std::pair<c10::DeviceIndex, c10::DeviceIndex>> peer_access;
 
   // Devices.

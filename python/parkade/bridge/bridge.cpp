@@ -20,12 +20,12 @@ static thread_local std::string error;
 // The functions that Python calls.
 #define PARKADE_PUBLIC extern "C" __attribute__((visibility("default")))
 
-// How an installation ended.
+// The outcome of an installation.
 enum parkade_bridge_status : int {
   PARKADE_BRIDGE_INSTALLED = 0,
   PARKADE_BRIDGE_ALREADY_INSTALLED = 1,
   PARKADE_BRIDGE_CUDA_IN_USE = 2,  // PyTorch's own allocator has been initialised
-  PARKADE_BRIDGE_FAILED = 3,       // parkade_bridge_error_text says why
+  PARKADE_BRIDGE_FAILED = 3,       // parkade_bridge_error_text states the reason
 };
 
 PARKADE_PUBLIC unsigned parkade_bridge_interface() noexcept { return PARKADE_INTERFACE_VERSION; }
@@ -50,14 +50,14 @@ PARKADE_PUBLIC int parkade_bridge_install(const char* policy, const char* releas
   return PARKADE_BRIDGE_FAILED;
 }
 
-// How many requests the allocator of a device has rescued.
+// Returns the number of requests that the allocator of a device has rescued.
 PARKADE_PUBLIC long long parkade_bridge_rescues(int device) noexcept {
   auto* core = parkade::ours().core_of(device);
   parkade_stats stats{};
   return core && parkade_read_stats(core, &stats) == PARKADE_OK ? stats.num_rescues : 0;
 }
 
-// Why this thread's last installation failed.
+// Returns the reason why this thread's last installation failed.
 PARKADE_PUBLIC const char* parkade_bridge_error_text() noexcept { return parkade::error.c_str(); }
 
 // The allocator of a device; null until the device is used.

@@ -38,7 +38,7 @@ template <class T> class Ring {
   }
 };
 
-// What the calling thread adds to the entries of its call.
+// The data that the calling thread adds to the entries of its call.
 struct Call {
   Context context;
   std::stack<std::string> compile_contexts;

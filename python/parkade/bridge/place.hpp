@@ -118,7 +118,8 @@ class Place {
 
   // Whether requests were rescued that the program has not been warned of.
   std::atomic<bool> has_rescued{false};
-  // Warns of rescued requests, once a minute. A warning runs Python, so the caller must not hold the core's lock.
+  // Warns about rescued requests, at most once a minute. A warning runs Python, so the caller must not hold the core's
+  // lock.
   void warn_of_rescues() noexcept {
     const auto now = std::chrono::steady_clock::now();
     std::unique_lock<std::mutex> lock(rescue_mutex);

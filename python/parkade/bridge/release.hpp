@@ -303,8 +303,8 @@ auto differ_at(const std::vector<T>& now, size_t place, const Known& known, int)
 }
 template <class T, class Known> bool differ_at(const T&, size_t, const Known&, long) { return true; }
 
-// Where the settings are, and what they were when they were read. PyTorch sets some of them before it refuses a string,
-// and then calls no hook.
+// The location of the settings, and their values when they were read. PyTorch sets some of them before it refuses a
+// string, and then calls no hook.
 class SettingsWatch {
   uint64_t seen = 0;
   const Config& config = Config::instance();

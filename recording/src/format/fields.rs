@@ -118,7 +118,7 @@ pub enum FormatProblem {
         known: &'static str,
     },
     /// Memory that extends past the end of the address space.
-    #[error("{size} bytes at address {address} extend past 64 bits")]
+    #[error("{size} bytes at address {address} extend past the end of the 64-bit address space")]
     EndsBeyond {
         /// The address.
         address: u64,

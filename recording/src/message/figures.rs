@@ -156,7 +156,7 @@ pub struct ProcessUse {
     pub used: Size,
 }
 
-/// Why no out-of-memory message could be read from a text.
+/// The reason why no out-of-memory message could be read from a text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The text does not contain a message.
@@ -439,7 +439,7 @@ fn end_of_figures(text: &str) -> Option<usize> {
         let is_next = |(step, word): (usize, u8)| letters.get(at + step).is_some_and(|letter| letter.1 == word);
         let words = ENDS.iter().find(|words| words.bytes().enumerate().all(is_next))?;
         let end = letters[at + words.len() - 1].0 + 1;
-        // In one form, the last figure comes after these words.
+        // In one form of the message, the last figure follows these words.
         if words.starts_with("(set") { sizes(&text[end - 1..]).first().map(|found| end - 1 + found.end) } else { Some(end) }
     })
 }

@@ -216,7 +216,7 @@ impl Texts {
     }
 }
 
-/// Where a container's contents are stored.
+/// The place where a container's contents are stored.
 #[derive(Clone, Copy)]
 pub(crate) enum Container {
     Tuple { start: u32, length: u32 },

@@ -57,7 +57,7 @@ pub(crate) fn taken_together(mut flushes: Vec<Flush>) -> Vec<Flush> {
     flushes
 }
 
-/// Why a flush was read as a retry or as a call to `empty_cache`.
+/// The reason why a flush was read as a retry or as a call to `empty_cache`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushReason {
     /// A call to `empty_cache`: a private pool is first used after it, as in a capture.
@@ -82,8 +82,8 @@ pub enum FlushReason {
 }
 
 impl FlushReason {
-    /// Returns what the stacks of a request's entries show; the last entry is the request. Returns `None` if some entry has
-    /// no stack, or if no entry releases memory.
+    /// Returns the reason that the stacks of a request's entries show; the last entry is the request. Returns `None` if
+    /// some entry has no stack, or if no entry releases memory.
     ///
     /// All entries of one request have its stack. The entries of `empty_cache` have its own stack or, if the recording has
     /// stacks only for requests, the stack of the request that first took the memory (spec 7.4).
@@ -139,7 +139,7 @@ const CERTAIN: u64 = 2;
 /// went to its pool.
 const NEAR: usize = 8;
 
-/// What the recording shows about the device's capacity if there is no limit.
+/// The device's capacity, as far as the recording shows it, if there is no limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity {
     /// The largest number of bytes reserved at any entry.
@@ -325,7 +325,7 @@ mod tests {
         Capacity::of(&trace(&parts.concat()), 20 * MIB, &RecordedPools::default(), settings)
     }
 
-    /// Returns why memory was released before a request that no capture follows.
+    /// Returns the reason why memory was released before a request that no capture follows.
     fn reason(parts: &[&[(Action, u64)]], settings: &Settings, mib: u64) -> Option<FlushReason> {
         capacity(parts, settings).reason(mib * MIB, usize::MAX)
     }

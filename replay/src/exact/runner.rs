@@ -51,7 +51,7 @@ pub(crate) struct Runner<'a> {
     capacity: Capacity,
     /// The requests to read in a way other than the likeliest.
     read_differently: &'a BTreeSet<usize>,
-    /// What is known about restored checkpoints, if the replay looks for them.
+    /// The facts known about restored checkpoints, if the replay looks for them.
     restores: Option<Restores>,
     pub(crate) tally: Tally,
     /// The number of freed blocks that wait for events.
@@ -315,8 +315,11 @@ impl Runner<'_> {
             self.tally.mismatches += 1;
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
-                recorded: format!("{} with no request after it", Decision::from(&self.trace[at])),
-                replayed: format!("no waiting block or every waiting block would become free; {} more are waiting", self.waiting),
+                recorded: format!("{}, although no request follows", Decision::from(&self.trace[at])),
+                replayed: format!(
+                    "either no waiting block or every waiting block becomes free here, but {} more are still waiting",
+                    self.waiting
+                ),
                 addresses: vec![self.trace[at].address],
             });
         }
@@ -367,7 +370,9 @@ impl Runner<'_> {
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
                 recorded: "the device had no room".to_owned(),
-                replayed: format!("the limit of {limit} bytes leaves room; was the limit different, or was the device full?"),
+                replayed: format!(
+                    "the limit of {limit} bytes still has room for the request; was the limit different, or was the device full?"
+                ),
                 addresses: Vec::new(),
             });
         }

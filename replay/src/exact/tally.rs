@@ -189,12 +189,12 @@ fn segment(address: u64, total: u64) -> String {
 
 fn recorded_block(block: &Block) -> String {
     let requested = block.requested.map_or("an unknown number of".to_owned(), |requested| requested.to_string());
-    format!("a block at {:#x} of {} bytes, {} ({requested} requested)", block.address, block.size, block.state.name())
+    format!("a block at {:#x} of {} bytes, {} ({requested} bytes requested)", block.address, block.size, block.state.name())
 }
 
 fn replayed_block(block: &BlockInfo) -> String {
     format!(
-        "a block at {:#x} of {} bytes, {} ({} requested)",
+        "a block at {:#x} of {} bytes, {} ({} bytes requested)",
         block.address.get(),
         block.size,
         block.state.name(),
@@ -209,10 +209,15 @@ pub(crate) fn compare_own_words(recording: &DeviceRecording, tally: &mut Tally) 
     let mut latest = 0;
     for (at, time) in times {
         if time < latest {
-            let recorded = format!("a time of {time} us");
+            let recorded = format!("the time {time} us");
             disagree(
                 tally,
-                Mismatch { entry: Some(at), recorded, replayed: format!("not before {latest} us"), addresses: Vec::new() },
+                Mismatch {
+                    entry: Some(at),
+                    recorded,
+                    replayed: format!("a time of at least {latest} us, the time of an earlier entry"),
+                    addresses: Vec::new(),
+                },
             );
         }
         latest = latest.max(time);
@@ -231,8 +236,8 @@ pub(crate) fn compare_own_words(recording: &DeviceRecording, tally: &mut Tally) 
             if let (Some(stated), Some(found)) = (stated, found)
                 && stated != found
             {
-                let recorded = format!("a segment at {:#x} with {key} {stated}", segment.address);
-                let replayed = format!("its blocks have {found}");
+                let recorded = format!("the segment at {:#x} states {key} {stated}", segment.address);
+                let replayed = format!("its blocks add up to {found}");
                 disagree(tally, Mismatch { entry: None, recorded, replayed, addresses: vec![segment.address] });
             }
         }

@@ -19,10 +19,10 @@ use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES, Releases, Unused, named}
 use crate::initial_state::{LostBeginning, SmallerGap, Start};
 use crate::inputs::{StatsFile, VerifyOptions};
 
-/// What a snapshot does not contain, and was therefore inferred or remains unknown.
+/// Facts that a snapshot does not contain and that were therefore inferred or remain unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NotInFile {
-    /// What existed before the first entry.
+    /// The memory that existed before the first entry.
     pub lost_beginning: Option<LostBeginning>,
     /// Calls to `empty_cache`, which are visible only as released segments that no request needed.
     pub empty_caches: u64,
@@ -59,7 +59,7 @@ pub struct DeviceVerdict {
     pub stats: Stats,
     /// The number of requests that ran out of memory.
     pub ooms: u64,
-    /// What the snapshot does not contain.
+    /// The facts that the snapshot does not contain.
     pub not_in_file: NotInFile,
     /// The comparison of stats, if the options contained any.
     pub stats_check: Option<StatsCheck>,

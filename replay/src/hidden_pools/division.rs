@@ -88,9 +88,9 @@ const MOST_SIMPLER: usize = 8;
 
 /// The guesses for one recording's pools.
 ///
-/// The evidence concerns pairs of segments. It may therefore not determine which of the segments that were freed together
-/// belonged to the default pool. When a guess fails at a point like this, variants for that point follow until one gets
-/// further.
+/// The evidence concerns pairs of segments. It may therefore not determine which of the segments that were freed
+/// together belonged to the default pool. When a guess fails at a point like this, variants for that point follow until
+/// one of them gets further.
 pub(crate) struct Guesses {
     evidence: Evidence,
     grounds: Grounds,
@@ -345,7 +345,7 @@ impl Graph {
     }
 }
 
-/// What follows from the evidence alone, regardless of the choice.
+/// The conclusions that follow from the evidence, regardless of the choice.
 #[derive(Debug)]
 struct Grounds {
     /// Pairs of lives that cannot both be in the default pool.

@@ -33,7 +33,7 @@ const MOST_PAIRS: usize = 1 << 17;
 /// The maximum total number of segments to examine, for a trace of any length.
 const MOST_LOOKED_AT: usize = 1 << 24;
 
-/// Why the evidence is not used.
+/// The reason why the evidence is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unused {
     /// No division into pools explains the trace.

@@ -229,7 +229,7 @@ impl Walk {
         let unless_missing = |kinds: Missing, problem| Err(impossible(problem).unless_missing(kinds));
         let is_memory = takes_memory(entry) || gives_memory(entry);
         if is_memory && !(SMALLEST_SEGMENT..=LARGEST_SEGMENT).contains(&entry.size) {
-            return contradiction("of a size that no segment can have");
+            return contradiction("whose size no segment can have");
         }
         match entry.action {
             Action::Alloc => match self.remove(entry.address) {
@@ -261,7 +261,7 @@ impl Walk {
                 if self.runs.remove(entry.address, entry.size) {
                     Ok(())
                 } else {
-                    unless_missing(&[&[Action::SegmentUnmap]], "but there is no memory there afterwards")
+                    unless_missing(&[&[Action::SegmentUnmap]], "but no memory is mapped there afterwards")
                 }
             }
             Action::SegmentUnmap => {
@@ -272,7 +272,7 @@ impl Walk {
                 if self.runs.insert(run) {
                     Ok(())
                 } else {
-                    unless_missing(&[&[Action::SegmentMap]], "but there is still memory there afterwards")
+                    unless_missing(&[&[Action::SegmentMap]], "but memory is still mapped there afterwards")
                 }
             }
             Action::Oom | Action::Snapshot => Ok(()),
@@ -304,7 +304,7 @@ impl Walk {
     fn undo_free_request(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
         let impossible = |problem| VerifyError::contradiction(at, entry.action, entry.address, problem);
         let Some(live) = self.live(entry.address) else {
-            let problem = "but no block there becomes free afterwards or is waiting to";
+            let problem = "but no block there becomes free afterwards or is still waiting to become free";
             return Err(impossible(problem).unless_missing(&[&[Action::FreeCompleted]]));
         };
         if !live.is_pending {

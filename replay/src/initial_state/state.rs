@@ -18,8 +18,8 @@ use crate::entries::SEGMENT_ACTIONS;
 use crate::error::{Missing, VerifyError};
 use crate::pools::{AssumedPools, RecordedPools};
 
-/// What existed before a trace's first entry, because the recording began later than the program or its oldest entries are
-/// missing.
+/// The memory that existed before a trace's first entry, because the recording began later than the program or its
+/// oldest entries are missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LostBeginning {
     /// The segments before the first entry.
@@ -103,7 +103,7 @@ impl Start {
         self.pools.assume(&self.extents.segments, assumption);
     }
 
-    /// Returns what existed before the first entry, including what the replay has shown about it.
+    /// Returns the memory that existed before the first entry, including facts that the replay has revealed about it.
     pub(crate) fn lost_beginning(&self) -> Option<LostBeginning> {
         let inferred_sizes = self.extents.inferred();
         let assumed_sizes = self.extents.assumed.len() - inferred_sizes;
@@ -203,12 +203,12 @@ impl Map {
         match entry.action {
             Action::Alloc => {
                 if !self.has_memory(address, end) {
-                    return Err("but no segment is there at that time");
+                    return Err("but no segment covers that address at that point");
                 }
             }
             Action::SegmentAlloc | Action::SegmentMap => {
                 if is_touched(&self.memory, address, end) {
-                    return Err("but there is already memory there");
+                    return Err("but memory is already reserved there");
                 }
                 if entry.action == Action::SegmentMap {
                     self.join(address, end);
@@ -223,7 +223,7 @@ impl Map {
                     return Err("but a block is still in use there");
                 }
                 if !self.take(address, end) {
-                    return Err("but there is no memory there at that time");
+                    return Err("but no memory is reserved there at that point");
                 }
             }
             Action::FreeCompleted | Action::FreeRequested | Action::Oom | Action::Snapshot => {}

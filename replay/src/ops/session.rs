@@ -60,7 +60,8 @@ impl SharedNames {
     }
 }
 
-/// Why an operation failed, as the harness prints it: the C++ exception that it would have caught, and the message.
+/// The reason why an operation failed, as the harness prints it: the C++ exception that it would have caught, and the
+/// message.
 struct Failure {
     /// `c10` for `c10::Error`, `oom` for `c10::OutOfMemoryError`, `std` for any other `std::exception`.
     kind: &'static str,
@@ -109,7 +110,7 @@ impl From<SettingsError> for Failure {
     }
 }
 
-/// Where the simulated device places new segments.
+/// The places where the simulated device puts new segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Addresses {
     /// Each segment is placed above the previous one.
@@ -126,7 +127,7 @@ pub struct OpsOptions {
     pub settings: String,
     /// The device's memory.
     pub capacity_bytes: u64,
-    /// Where the device places new segments.
+    /// The places where the device puts new segments.
     pub addresses: Addresses,
     /// The PyTorch release whose rules apply.
     pub profile: &'static Profile,
@@ -564,7 +565,7 @@ impl Session {
 const KNOWN_ELSEWHERE: [&str; 2] = ["device", "reserve_class"];
 
 fn unsupported(line: &Line<'_>) -> Failure {
-    Failure::std(format!("{} needs several devices or a newer PyTorch, and neither is simulated", line.name()))
+    Failure::std(format!("{} needs several devices or a newer PyTorch, but neither is simulated", line.name()))
 }
 
 /// Read-only operations: snapshots, stats, free memory, the driver's totals.

@@ -23,7 +23,7 @@ use parkade_sim::{CallName, CostModel, MeasuredH200};
 
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 
-/// When memory that was freed becomes free for reuse.
+/// The time at which freed memory becomes free for reuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
     /// Immediately.
@@ -54,7 +54,7 @@ pub enum Operation {
     Free {
         /// The number of the request.
         id: usize,
-        /// When the memory becomes free for reuse.
+        /// The time at which the memory becomes free for reuse.
         completion: Completion,
     },
     /// The program called `empty_cache`.
@@ -94,7 +94,8 @@ pub(crate) struct Step {
     pub taken_bytes: u64,
     /// The bytes released to the device.
     pub given_bytes: u64,
-    /// When the GPU had no work left, if the step shows this because the program or the allocator waited for the GPU.
+    /// The time at which the GPU had no work left, if the step shows this because the program or the allocator waited
+    /// for the GPU.
     pub drained_ns: Option<u64>,
     /// Whether the program waited for the GPU before the operation.
     pub has_waited: bool,
@@ -171,7 +172,7 @@ struct Reader<'a> {
     pace: Pace,
     /// The first entry that has not been read yet.
     next: usize,
-    /// When the allocator last checked for complete events.
+    /// The time at which the allocator last checked for complete events.
     looked_ns: u64,
     /// The frees that wait, by the entry at which they complete.
     waiting: BTreeMap<usize, usize>,
@@ -379,7 +380,8 @@ pub struct Variation {
     pub gpu_permille: u32,
     /// The driver's time, in permille of the recorded time.
     pub driver_permille: u32,
-    /// When work finished, between the last check that found it unfinished (0) and the first that found it done.
+    /// The time at which work finished, between the last check that found it unfinished (0) and the first that found it
+    /// done.
     pub place_permille: u32,
     /// The maximum time between the beginning of the work and the free that waits for it, in permille of the work's lag.
     pub reach_permille: u32,
@@ -437,9 +439,9 @@ impl Variation {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     variation: Variation,
-    /// How far the GPU lags behind the recorded run, in nanoseconds.
+    /// The GPU's lag behind the recorded run, in nanoseconds.
     gpu_shift: i64,
-    /// When the GPU last finished a piece of work in the recorded run.
+    /// The time at which the GPU last finished a piece of work in the recorded run.
     done_ns: i64,
 }
 
@@ -448,7 +450,7 @@ impl Clock {
         Clock { variation, gpu_shift: 0, done_ns: 0 }
     }
 
-    /// Returns when an operation begins if the previous operation ended at `now_ns`.
+    /// Returns the time at which an operation begins if the previous operation ended at `now_ns`.
     pub(crate) fn begins(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         if step.has_waited {
@@ -460,7 +462,7 @@ impl Clock {
         now_ns + step.own_ns * u64::from(self.variation.program_permille) / 1000 * noise / 1000
     }
 
-    /// Returns when the GPU finishes the work that an operation's freed memory waits for.
+    /// Returns the time at which the GPU finishes the work that an operation's freed memory waits for.
     pub(crate) fn completes(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         let within = step.done_before_ns - 1 - step.done_after_ns;
@@ -468,7 +470,7 @@ impl Clock {
         let done = (step.done_after_ns + (u128::from(within) * u128::from(place) / 1000) as u64) as i64;
         let freed = (step.began_ns + step.allocator_ns) as i64;
         let lag = done - freed;
-        // How long the GPU was idle before the free, or (if negative) how much work it still had to do.
+        // The time for which the GPU was idle before the free, or (if negative) the work that it still had to do.
         let idle = (freed - self.done_ns - lag * i64::from(self.variation.reach_permille) / 1000).max(0);
         let queued = (self.done_ns - freed).max(0);
         let worked = (done - self.done_ns.max(freed)).max(0);
@@ -479,8 +481,8 @@ impl Clock {
         (done + self.gpu_shift).max(now_ns as i64) as u64
     }
 
-    /// Returns when an operation that began at `began_ns` and waited until `now_ns` ends. `driver_ns` is the time that the
-    /// driver took, if its calls differ from those in the recorded run.
+    /// Returns the time at which an operation ends that began at `began_ns` and waited until `now_ns`. `driver_ns` is
+    /// the time that the driver took, if its calls differ from those in the recorded run.
     pub(crate) fn ends(&mut self, pace: &Pace, operation: usize, began_ns: u64, now_ns: u64, driver_ns: Option<u64>) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         self.done_ns = self.done_ns.max(step.drained_ns.map_or(0, |ns| ns as i64));
@@ -604,7 +606,7 @@ mod tests {
         }
     }
 
-    /// Returns when the work is finished if the driver takes `driver_ns` in the first operation.
+    /// Returns the time at which the work is finished if the driver takes `driver_ns` in the first operation.
     fn done(pace: &Pace, variation: Variation, driver_ns: Option<u64>) -> Vec<u64> {
         let mut clock = Clock::new(variation);
         let mut now_ns = 0;

@@ -21,7 +21,7 @@ use super::requests::{Requests, Slots};
 use crate::completions::{moment_of, stream_of_moment};
 use crate::pools::request_from;
 
-/// What the program does after a request has failed.
+/// The program's behaviour after a request has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AfterFailure {
     /// It ends, as most programs do.
@@ -31,7 +31,7 @@ pub enum AfterFailure {
     GoOn,
 }
 
-/// When other streams finish using memory that was freed.
+/// The time at which other streams finish using memory that was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Timing {
     /// At the recorded time; if the entries have no times, at the entry at which the recorded allocator noticed it.
@@ -56,9 +56,9 @@ pub struct PredictOptions {
     pub settings: Settings,
     /// The memory limit in bytes, if any.
     pub limit_bytes: Option<u64>,
-    /// What the program does after a request has failed.
+    /// The program's behaviour after a request has failed.
     pub after_failure: AfterFailure,
-    /// When memory used by other streams becomes free.
+    /// The time at which memory used by other streams becomes free.
     pub timing: Timing,
 }
 

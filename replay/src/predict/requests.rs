@@ -41,7 +41,7 @@ pub struct Requests {
     pub decisions: u64,
     /// The pace of the run, if its entries have times, a free waits for other streams, and there are no private pools.
     pub pace: Option<Pace>,
-    /// What existed before the first entry, if the trace's oldest entries are missing.
+    /// The memory that existed before the first entry, if the trace's oldest entries are missing.
     pub lost_beginning: Option<LostBeginning>,
     /// The flushes before requests, in order, and how they were read: as a retry, which another run may not make, or as a
     /// call to `empty_cache`, which every run makes.
@@ -316,7 +316,7 @@ mod tests {
             entry(Action::SegmentFree, BASE, 20 * MIB),
         ];
         let refused = try_read(trace, "").unwrap_err().to_string();
-        assert!(refused.contains("no segment is there at that time"), "{refused}");
+        assert!(refused.contains("no segment covers that address"), "{refused}");
     }
 
     #[test]

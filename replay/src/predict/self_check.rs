@@ -102,7 +102,7 @@ impl SelfCheck {
     }
 }
 
-/// Returns what failures and retries reveal about the recorded run's memory, or `None` if there were none.
+/// Returns the facts that failures and retries reveal about the recorded run's memory, or `None` if there were none.
 fn shown_memory(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Option<CapacityHint> {
     let failed = capacity_hint(recording, &own.settings);
     let retried = requests.flushes.iter().filter(|flush| flush.reason.is_retry()).min_by_key(|flush| flush.wanted_bytes);

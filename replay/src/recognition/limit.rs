@@ -71,7 +71,7 @@ fn whole_gibibytes(least_bytes: u64, below_bytes: u64) -> impl Iterator<Item = u
 /// With a limit below the size of a small segment, no request could succeed (spec 1.3), so nobody sets a limit that low.
 const LEAST_LIMIT_BYTES: u64 = 2 << 20;
 
-/// What the out-of-memory errors of a recording show about the available memory.
+/// The available memory, as far as a recording's out-of-memory errors show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapacityHint {
     /// The entry of the first error.

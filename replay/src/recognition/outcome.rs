@@ -35,7 +35,7 @@ impl Evidence {
         match self {
             Evidence::Key(FieldEvidence { key, is_present: true }) => format!("the {} of {}", key.name, key.part.words()),
             Evidence::Key(FieldEvidence { key, is_present: false }) => {
-                format!("the lack of {} in {}", key.name, key.part.words())
+                format!("the absence of {} in {}", key.name, key.part.words())
             }
             Evidence::SettingsText => "a key in its settings string".to_owned(),
         }
@@ -173,7 +173,7 @@ pub struct Recognition {
     pub releases: Vec<&'static Release>,
     /// The other releases that were tried, and the point at which each first differs.
     pub differing: Vec<Differing>,
-    /// What the file's contents alone allow. `None` if the caller named the release.
+    /// The releases that the file's contents allow. `None` if the caller named the release.
     pub possible: Option<Possible>,
     /// The parts of the file that exclude some of `releases`, although these explain every decision. In that case, the file
     /// was changed or a different program wrote it.
@@ -308,15 +308,15 @@ impl Recognition {
         places.iter().map(at).collect()
     }
 
-    /// Returns what in the file excludes other releases, as the end of a sentence. Returns `None` if the file's decisions
-    /// contradict its contents.
+    /// Returns the evidence in the file that excludes other releases, as the end of a sentence. Returns `None` if the
+    /// file's decisions contradict its contents.
     #[must_use]
     pub fn evidence_words(&self) -> Option<String> {
         let is_believed = self.contradicting.is_empty();
         joined(self.possible.iter().filter(|_| is_believed).flat_map(|possible| &possible.evidence).map(Evidence::words))
     }
 
-    /// Returns what in the file excludes the very releases that explain it, as the end of a sentence.
+    /// Returns the evidence in the file that excludes the very releases that explain it, as the end of a sentence.
     #[must_use]
     pub fn contradiction_words(&self) -> Option<String> {
         joined(self.contradicting.iter().map(Evidence::fact_words))

@@ -9,7 +9,7 @@ use super::limit::{finding_limit, most_reserved, verify_finding_limit};
 use super::outcome::{Basis, Differing, Evidence, Possible, Recognition, RefutedLimit, in_order, possible};
 use crate::{DeviceVerdict, ReplaySettings, SettingsOrigin, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 
-/// What the caller knows about a recorded run.
+/// The facts that the caller knows about a recorded run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Asked<'a> {
     /// The release under whose rules the run took place.
@@ -40,7 +40,8 @@ impl Asked<'_> {
 /// A verified device: the verdict, and the limit in bytes that garbage collection reveals if none was specified.
 pub type VerifiedDevice = (DeviceVerdict, Option<u64>);
 
-/// Why no release can be determined. The device is the one with the error; `None` if the error concerns all devices.
+/// The reason why no release can be determined. The device is the one with the error; `None` if the error concerns all
+/// devices.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RecognitionError {

@@ -213,7 +213,7 @@ fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Resul
     Ok(changes)
 }
 
-/// Why a workload has no bounds.
+/// The reason why a workload has no bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BoundsError {
     /// Its buffers are not an instance of the packing problem.

@@ -154,10 +154,13 @@ pub(super) mod tests {
             let best = powers_of_two(live, largest).unwrap();
             assert!(best as f64 <= first_fit(live, largest) && first_fit(live, largest) <= any_fit(live, largest) as f64);
         }
-        assert_eq!((any_fit(5, 1), any_fit(10, 3)), (5, 24), "one size has no gaps; 10 + 7 gaps of 2");
+        assert_eq!((any_fit(5, 1), any_fit(10, 3)), (5, 24), "a single size leaves no gaps; 24 is 10 units and 7 gaps of 2");
         assert_eq!(first_fit(10, 1), 15.0);
         let (below, above) = (first_fit(1 << 30, 1 << 20), first_fit(1 << 30, 1 << 21));
-        assert!(above > below && above / below < 1.06, "the sum continues as its integral: {below} {above}");
+        assert!(
+            above > below && above / below < 1.06,
+            "the sum and the integral that continues it differ too much: {below} and {above}"
+        );
     }
 
     /// Memory as cells: for each, the size of the block that starts there, or 0.

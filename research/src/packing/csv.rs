@@ -27,7 +27,7 @@ pub struct CsvLine {
     pub id: Option<String>,
 }
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CsvError {
     /// The first line lacks this column.

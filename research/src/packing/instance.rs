@@ -20,7 +20,7 @@ pub struct Buffer {
     pub alignment: u64,
 }
 
-/// Why buffers cannot be packed.
+/// The reason why buffers cannot be packed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstanceError {
     /// A buffer's lifetime is empty.
@@ -267,7 +267,7 @@ pub struct Found {
     pub steps: u64,
 }
 
-/// Why a packing is invalid.
+/// The reason why a packing is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The numbers of offsets and buffers differ.

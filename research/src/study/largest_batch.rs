@@ -138,13 +138,13 @@ pub struct Point {
     pub fails_below_batch: Option<u64>,
     /// The limit that the load sets for any policy.
     pub bound: Bound,
-    /// Why the next batch does not fit.
+    /// The reason why the next batch does not fit.
     pub why: Why,
     /// The number of runs that the search took.
     pub runs: u32,
 }
 
-/// Why a batch does not fit.
+/// The reason why a batch does not fit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
     /// Parameters, gradients and the optimizer's states alone do not fit.
@@ -206,7 +206,7 @@ pub struct Grid {
     pub most_batch: u64,
 }
 
-/// Why a grid cannot be searched.
+/// The reason why a grid cannot be searched.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum GridError {
     /// A model cannot be trained in this way.
@@ -442,7 +442,7 @@ fn attempt(case: &Case, policy: &Named, batch: u64) -> Result<Fits, Why> {
     }
 }
 
-/// Returns why a batch whose load fits was refused.
+/// Returns the reason why a batch whose load fits was refused.
 fn stranded(workload: &Workload, batch: u64, outcome: &Outcome) -> Why {
     let failed = outcome.failed_at_event.unwrap_or(0);
     let asked_bytes = match workload.events.get(failed) {

@@ -23,7 +23,8 @@ pub const PLENTY_BYTES: u64 = 1 << 42;
 /// The way in which the device places `cudaMalloc`'s memory, which matters if a policy breaks ties by address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Addresses {
-    /// Where NVIDIA's driver was observed to place it ([`ObservedDriver`]), in a process without other allocations.
+    /// At the address where NVIDIA's driver was observed to place it ([`ObservedDriver`]), in a process without other
+    /// allocations.
     #[default]
     Driver,
     /// Each range above the previous one.
@@ -67,7 +68,7 @@ impl Addresses {
     }
 }
 
-/// How to run a workload.
+/// Options for running a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
     /// The device's memory. Only whole 2 MiB pages can be used, and no more than [`PLENTY_BYTES`].
@@ -253,7 +254,7 @@ fn run_policy<P: Policy>(workload: &Workload, policy: P, options: &RunOptions, m
     run.outcome(ended, done, earlier)
 }
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 enum Stop {
     OutOfMemory,
     Fault(String),

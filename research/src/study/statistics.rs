@@ -3,10 +3,10 @@
 //! They apply to values that are drawn at random, such as those for the seeds of a generated workload. Workloads that are
 //! chosen by hand are not a sample of anything.
 //!
-//! What statrs provides is taken from statrs: the normal distribution and geometric means. It has no signed-rank test, no
-//! Holm correction and no bootstrap. Its mean is updated value by value and its quantiles are of a different kind (Hyndman
-//! and Fan's type 8), so figures would differ in their last digits. It also ranks infinite values separately, whereas here
-//! they share a rank, because they represent programs that did not fit.
+//! Functions that statrs provides are taken from statrs: the normal distribution and geometric means. It has no
+//! signed-rank test, no Holm correction and no bootstrap. Its mean is updated value by value and its quantiles are of a
+//! different kind (Hyndman and Fan's type 8), so figures would differ in their last digits. It also ranks infinite
+//! values separately, whereas here they share a rank, because they represent programs that did not fit.
 //!
 //! The confidence interval of a mean is the bias-corrected and accelerated bootstrap (BCa): Efron and Tibshirani, An
 //! Introduction to the Bootstrap, 1993, section 14.3. It is seeded: the same values and the same seed produce the same

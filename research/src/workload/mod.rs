@@ -66,7 +66,7 @@ pub enum Event {
     Launch {
         /// The stream.
         stream: u16,
-        /// How long the work takes, in microseconds; at least 1.
+        /// The duration of the work, in microseconds; at least 1.
         us: u32,
     },
     /// The host waits until a stream has completed all its work.
@@ -145,13 +145,13 @@ pub enum Malformed {
         rule: &'static str,
     },
     /// Requests still go to a private pool at the end.
-    #[error("requests still go to pool {pool} at the end")]
+    #[error("requests still go to pool {pool} at the end of the workload: end the pool first")]
     InsidePool {
         /// The pool.
         pool: u16,
     },
     /// A step begins at or after the next step, or after the last event.
-    #[error("a step begins with event {at}: steps must begin one after another, each with an event")]
+    #[error("a step begins at event {at}, but each step must begin after the previous one, and at an event that exists")]
     Step {
         /// The event's number, from 0.
         at: u32,
@@ -219,9 +219,9 @@ impl State {
             Event::EndPool { pool } => rule(self.pool.take() == Some(pool), "only the pool that was begun can be ended"),
             Event::DropPool { pool } => {
                 rule(self.pool != Some(pool), "a pool must be ended before it is dropped")?;
-                rule(self.pools.insert(pool, false) == Some(true), "there is no such pool")
+                rule(self.pools.insert(pool, false) == Some(true), "the pool does not exist")
             }
-            Event::Launch { us, .. } => rule(us > 0, "work must take time"),
+            Event::Launch { us, .. } => rule(us > 0, "work must have a duration above 0"),
             Event::Synchronize { .. } | Event::EmptyCache => Ok(()),
         }
     }
@@ -405,8 +405,8 @@ mod tests {
             (vec![Event::BeginPool { pool: 0 }], "pools are numbered from 1"),
             (vec![end], "only the pool that was begun can be ended"),
             (vec![begin, drop], "a pool must be ended before it is dropped"),
-            (vec![drop], "there is no such pool"),
-            (vec![Event::Launch { stream: 0, us: 0 }], "work must take time"),
+            (vec![drop], "the pool does not exist"),
+            (vec![Event::Launch { stream: 0, us: 0 }], "work must have a duration above 0"),
             (vec![begin], "requests still go to pool 1 at the end"),
         ] {
             assert!(broken(&events).contains(rule), "{events:?}: {}", broken(&events));

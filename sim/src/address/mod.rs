@@ -142,7 +142,7 @@ impl AddressModel for Descending {
     }
 }
 
-/// First fit in freed ranges, and otherwise new addresses above all others, as in the fake driver's policy `reuse`.
+/// First fit in freed ranges; if none fits, new addresses above all others, as in the fake driver's policy `reuse`.
 #[derive(Clone, Debug)]
 pub struct Reuse {
     holes: Holes,

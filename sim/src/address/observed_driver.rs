@@ -13,9 +13,9 @@
 //! The rules alone ([`ObservedDriver::new`]) ignore all other code in the process: libraries, the program's own host
 //! memory (weights on the host leave gaps when they are freed one by one), and the driver itself, which also loads
 //! CUDA's modules into chunks. In five programs, one such chunk of about 416 MiB was nearly full at first and later
-//! became available for other uses. What other code does depends more on the program than on the allocator's settings.
-//! [`LearnedAddressSpace`] therefore learns it from one run, and [`ObservedDriver::learned`] uses it to predict other
-//! runs of the same program.
+//! became available for other uses. The behaviour of other code depends more on the program than on the allocator's
+//! settings. [`LearnedAddressSpace`] therefore learns it from one run, and [`ObservedDriver::learned`] uses it to
+//! predict other runs of the same program.
 //!
 //! The table shows how well the rules predict placements: it counts those that needed no new assumption, given
 //! everything before them. The remaining 523 of 4,191 placements are each explained by an action of other code, so the
@@ -233,7 +233,7 @@ struct Attempt {
     /// The last moment with a step that a longer chunk could have changed, that is, a step that did more than place a
     /// range in the lowest hole of a chunk or free one.
     disturbed: Option<u64>,
-    /// What the current step has learned, if learning does not have to start over.
+    /// The facts learned in the current step, if learning does not have to start over.
     learned: Option<Learned>,
     /// Whether learning must start over even in that case.
     #[cfg(test)]

@@ -150,7 +150,7 @@ impl Layout {
         self.chunks.len() + self.space.count() + self.hidden.count()
     }
 
-    /// Returns where the driver would put a range of `bytes` bytes.
+    /// Returns the address at which the driver would put a range of `bytes` bytes.
     pub(super) fn choose(&mut self, bytes: u64) -> Option<Spot> {
         if let Some((address, hole_bytes)) = self.chunks.newest_fit(bytes) {
             return Some(Spot::Hole { address, hole_bytes });

@@ -7,7 +7,7 @@ use parkade_recording::{Action, DeviceRecording, Recording};
 use parkade_replay::recognition::{Asked, recognise};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
-/// How far an input got.
+/// The stage that an input reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reached {
     /// The reader refused the input.

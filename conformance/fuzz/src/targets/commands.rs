@@ -68,7 +68,10 @@ pub(super) fn verify(bytes: &[u8], case: u8) -> Reached {
         for device in opened.traced() {
             match verify_device(device, &opened.own, &mut |_| ()) {
                 Ok(verdict) => {
-                    assert!(verdict.mismatches == 0 || verdict.first.is_some(), "the results differ, but no difference is named");
+                    assert!(
+                        verdict.mismatches == 0 || verdict.first.is_some(),
+                        "the results differ, but the command names no difference"
+                    );
                     drop(RankRun::of_verdict(device, &opened.own.settings, &verdict));
                 }
                 Err(error) => assert!(!error.to_string().is_empty()),
@@ -319,7 +322,12 @@ pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
             let make = || policy.make();
             let outcome = run(&prepared.workload, make(), &plenty);
             let smallest = smallest_capacity(&prepared.workload, &make, &plenty, &[prepared.load_bytes]);
-            assert_eq!(smallest.is_ok(), outcome.fits(), "{}: the search contradicts the run with plenty of memory", policy.name);
+            assert_eq!(
+                smallest.is_ok(),
+                outcome.fits(),
+                "{}: the search for the smallest capacity contradicts the run with plenty of memory",
+                policy.name
+            );
             drop(curves(&prepared.workload, make(), &plenty, 64));
         }
     }

@@ -130,7 +130,7 @@ pub(super) fn read_again(bytes: &[u8], _: u8) -> Reached {
     // than the file that was read.
     cpp.fields = python.fields;
     recording.fields = python.fields;
-    assert!(python == cpp, "the two styles are read as different recordings");
+    assert!(python == cpp, "the same recording written in two styles is read as two different recordings");
     assert!(again(&python, Style::Python) == python, "the written recording is read as a different one");
     // The order of segments in the file affects only how stacks are numbered.
     let is_same = without_stacks(recording) == without_stacks(python);

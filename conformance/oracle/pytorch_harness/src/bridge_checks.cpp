@@ -17,7 +17,7 @@ void expect(bool is_so, const char* what) {
   failures++;
 }
 
-// What the tracker does with the next entry; a tracker cannot be detached.
+// The tracker's action for the next entry; a tracker cannot be detached.
 std::function<void()> on_entry;
 void track(const release::TraceEntry&) {
   if (auto work = std::exchange(on_entry, nullptr)) work();
@@ -53,7 +53,7 @@ void an_exception_of_a_tracker_reaches_the_caller() {
   CCA::raw_delete(CCA::raw_alloc(1 << 20));  // and it is thrown once
 }
 
-// What PyTorch's handler of warnings gets.
+// The warnings that PyTorch's handler receives.
 struct Warnings : c10::WarningHandler {
   std::vector<std::string> texts;
   void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }

@@ -34,7 +34,7 @@ int nvmlDeviceGetComputeRunningProcesses(void* d, unsigned* n, proc_t* p) {
   p->used = fake_used ? fake_used((int)(size_t)d - 1) : 0;
   return 0;
 }
-// What other readers ask for: devices by index, with the UUIDs of fakecuda.cpp.
+// Functions for other readers: devices by index, with the UUIDs of fakecuda.cpp.
 int nvmlShutdown(void) { return 0; }
 int nvmlSystemGetDriverVersion(char* b, unsigned n) {
   snprintf(b, n, "0.0");

@@ -566,7 +566,7 @@ static void run_script(std::istream& in) {
 
 int main(int argc, char** argv) {
   // The allocator walks hash sets keyed by Block* (frees deferred during a capture), so the order of its events follows
-  // from heap addresses: switch address randomisation off.
+  // from heap addresses: address randomisation is switched off.
   if (!getenv("ORACLE_ASLR")) {
     int p = personality(0xffffffff);
     if (p >= 0 && !(p & ADDR_NO_RANDOMIZE) && personality(p | ADDR_NO_RANDOMIZE) >= 0) execv("/proc/self/exe", argv);

@@ -1,4 +1,4 @@
-// Times the real c10::cuda::CUDACachingAllocator on fakecuda.cpp: timed-2.11.0 SEQUENCE, as timed.hpp says.
+// Times the real c10::cuda::CUDACachingAllocator on fakecuda.cpp: timed-2.11.0 SEQUENCE, as described in timed.hpp.
 //
 // Requests go through raw_alloc_with_stream and raw_delete, the shortest path. Other streams can be recorded only for a
 // DataPtr, so those steps go through allocate(). Settings come from PYTORCH_CUDA_ALLOC_CONF; FAKE_EVENTS_AUTO=1

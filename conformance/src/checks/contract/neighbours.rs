@@ -48,10 +48,12 @@ fn reads_what_was_opened(ordinal: u32) -> Verdict {
     let mut bytes = vec![0; (SIZE + SIZE).get() as usize];
     peer.read(copy, &mut bytes).map_err(failed)?;
     for (half, word) in bytes.chunks_exact(bytes.len() / 2).zip(WORDS) {
-        ensure(half.chunks_exact(4).all(|found| found == word.to_le_bytes()), || format!("not every word is {word:#x}"))?;
+        ensure(half.chunks_exact(4).all(|found| found == word.to_le_bytes()), || {
+            format!("some of the words read from the memory differ from {word:#x}")
+        })?;
     }
     let outside = peer.copy_from_peer(&home, base.offset(SIZE), copy, SIZE + SIZE, StreamId::DEFAULT);
-    ensure(outside.is_err(), || "the peer read past the mappings".to_owned())?;
+    ensure(outside.is_err(), || "the other device could read past the end of the mappings".to_owned())?;
     peer.free(copy)?;
     home.unmap(base, SIZE + SIZE)?;
     memory.into_iter().try_for_each(|piece| home.release(piece).map_err(|(_, error)| error))?;
@@ -73,7 +75,7 @@ fn open_before_and_after(
     home.map(base, SIZE, &memory[0])?;
     home.set_access(base, SIZE)?;
     let early = peer.copy_from_peer(home, base, copy, SIZE, StreamId::DEFAULT);
-    ensure(early.is_err(), || "the peer read before it had access".to_owned())?;
+    ensure(early.is_err(), || "the other device could read the memory before it was granted access".to_owned())?;
     home.let_peer_access(other).map_err(failed)?;
     home.let_peer_access(other).map_err(failed)?;
     home.map(base.offset(SIZE), SIZE, &memory[1])?;

@@ -30,8 +30,12 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
         let info = device.memory_info()?;
         ensure(info.total == total, || format!("{what}: the total changed to {}", info.total))?;
         let sum = info.free.get() + held;
-        ensure(sum <= total.get() && info.free.get() <= before, || format!("{what}: {info:?} with {held} bytes held"))?;
-        ensure(before - info.free.get() == held, || format!("{what}: {before} bytes were free, now {info:?} with {held} held"))
+        ensure(sum <= total.get() && info.free.get() <= before, || {
+            format!("{what}: the device reports {info:?}, but {held} bytes are held")
+        })?;
+        ensure(before - info.free.get() == held, || {
+            format!("{what}: {before} bytes were free at first, and with {held} bytes held the device reports {info:?}")
+        })
     };
     look(&mut device, held, "nothing")?;
     for size in SIZES.map(|count| pages(&facts, count)) {
@@ -44,7 +48,7 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
             look(&mut device, held, &format!("create of {size} bytes"))?;
         }
     }
-    let text = format!("{held} bytes held, and free memory is down by the same amount\n");
+    let text = format!("{held} bytes are held, and free memory is down by the same amount\n");
     for (address, size) in ranges {
         device.free(address)?;
         held -= size.get();
@@ -56,7 +60,7 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
         look(&mut device, held, &format!("release of {size} bytes"))?;
     }
     ends_empty(&mut device, before)?;
-    Ok(Evidence { text, measured: format!("{total} bytes in total, {before} free"), operations: 16 })
+    Ok(Evidence { text, measured: format!("the device has {total} bytes, of which {before} are free"), operations: 16 })
 }
 
 fn others(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -69,9 +73,9 @@ fn others(backend: &AnyBackend, _: &Effort) -> Verdict {
         let now = device.memory_info()?;
         let missing = before.free.get().saturating_sub(now.free.get());
         ensure(missing == size.get() && now.total == before.total, || {
-            format!("with {size} bytes held by others, {before:?} changed to {now:?}")
+            format!("with {size} bytes held by other processes, the memory info changed from {before:?} to {now:?}")
         })?;
-        text += &format!("{size} bytes held by others: {missing} bytes less free\n");
+        text += &format!("other processes hold {size} bytes: free memory is down by {missing} bytes\n");
     }
     // The others hold nothing at this point.
     ends_empty(&mut device, before.free.get())?;
@@ -120,10 +124,10 @@ fn refused(
 ) -> Result<String, Trouble> {
     let before = state(device)?;
     let found = call(device);
-    ensure(found == expected, || format!("{what}: code {found}, not {expected}"))?;
+    ensure(found == expected, || format!("{what}: returned code {found}, not {expected}"))?;
     let after = state(device)?;
-    ensure(before == after, || format!("{what}: {before:?} became {after:?}"))?;
-    Ok(format!("{what}: code {found}\n"))
+    ensure(before == after, || format!("{what}: the state changed from {before:?} to {after:?}"))?;
+    Ok(format!("{what}: returned code {found}\n"))
 }
 
 fn double_free(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -135,7 +139,7 @@ fn double_free(backend: &AnyBackend, _: &Effort) -> Verdict {
     for bytes in [1_000, pages(&facts, 10).get()] {
         let (kept, gone) = (device.malloc(Bytes(bytes))?, device.malloc(Bytes(bytes))?);
         device.free(gone)?;
-        let what = format!("second free of {bytes} bytes");
+        let what = format!("the second free of {bytes} bytes");
         text += &refused(&mut device, &what, codes.invalid_value, |device| codes.of(&device.free(gone)))?;
         device.free(kept)?;
     }
@@ -199,7 +203,8 @@ fn no_bytes(backend: &AnyBackend, _: &Effort) -> Verdict {
     let codes = backend.facts().codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    let text = refused(&mut device, "malloc of zero bytes", codes.invalid_value, |device| codes.of(&device.malloc(Bytes::ZERO)))?;
+    let text =
+        refused(&mut device, "a malloc of zero bytes", codes.invalid_value, |device| codes.of(&device.malloc(Bytes::ZERO)))?;
     ends_empty(&mut device, before)?;
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
@@ -222,11 +227,11 @@ fn foreign_memory(backend: &AnyBackend, _: &Effort) -> Verdict {
     };
     let stream = StreamId::DEFAULT;
     let refusals = [
-        ("fill where nothing is mapped", device.fill(base, size, 1, stream).is_err()),
-        ("copy from where nothing is mapped", device.copy(base, range, size, stream).is_err()),
-        ("copy to where nothing is mapped", device.copy(range, base, size, stream).is_err()),
-        ("read where nothing is mapped", device.read(base, &mut [0; 4]).is_err()),
-        ("fill at address zero", device.fill(DeviceAddress(0), size, 1, stream).is_err()),
+        ("a fill where nothing is mapped", device.fill(base, size, 1, stream).is_err()),
+        ("a copy from where nothing is mapped", device.copy(base, range, size, stream).is_err()),
+        ("a copy to where nothing is mapped", device.copy(range, base, size, stream).is_err()),
+        ("a read where nothing is mapped", device.read(base, &mut [0; 4]).is_err()),
+        ("a fill at address zero", device.fill(DeviceAddress(0), size, 1, stream).is_err()),
     ];
     let mut text = String::new();
     for (what, is_refused) in refusals {
@@ -264,7 +269,7 @@ fn foreign_stream(backend: &AnyBackend, _: &Effort) -> Verdict {
     for (what, found) in streams {
         let expected = codes.invalid_handle;
         ensure(found == expected, || format!("{what} on a foreign stream: code {found}, not {expected}"))?;
-        text += &format!("{what}: code {found}\n");
+        text += &format!("{what}: returned code {found}\n");
     }
     device.destroy_event(event);
     device.free(range)?;

@@ -30,8 +30,8 @@ pub(super) fn free_bytes<D: DeviceBackend>(device: &mut D) -> Result<u64, Troubl
 /// Checks that nothing is held, and that the same amount of memory is free as before.
 pub(super) fn ends_empty(device: &mut AnyDevice, free_before: u64) -> Result<(), Trouble> {
     let (held, free) = (device.holdings(), free_bytes(device)?);
-    ensure(held.is_empty(), || format!("the device keeps {held:?}"))?;
-    ensure(free == free_before, || format!("{free_before} bytes were free before, {free} after"))
+    ensure(held.is_empty(), || format!("the device still holds {held:?}"))?;
+    ensure(free == free_before, || format!("{free_before} bytes were free before the check, {free} after it"))
 }
 
 /// Allocates ranges of this size until the device is full.

@@ -59,11 +59,11 @@ fn granularity(backend: &AnyBackend, _: &Effort) -> Verdict {
         let size = Bytes(halves * page.get() / 2);
         let created = device.create(size);
         let found = facts.codes.of(&created);
-        ensure(found == expected, || format!("creating {size} bytes: code {found}, not {expected}"))?;
+        ensure(found == expected, || format!("creating {size} bytes returned code {found}, not {expected}"))?;
         if let Ok(memory) = created {
             device.release(memory).map_err(|(_, error)| Trouble::from(error))?;
         }
-        text += &format!("create {size}: code {found}\n");
+        text += &format!("creating {size} bytes: returned code {found}\n");
     }
     let base = device.reserve(page)?;
     ensure(base.get().is_multiple_of(page.get()), || format!("a page was reserved at {base}"))?;
@@ -83,17 +83,19 @@ fn small(backend: &AnyBackend, _: &Effort) -> Verdict {
         let first_took = before - free_bytes(&mut device)?;
         let second = device.malloc(Bytes(bytes))?;
         let both_took = before - free_bytes(&mut device)?;
-        ensure(first_took == page, || format!("{bytes} bytes took {first_took} bytes, not one page"))?;
+        ensure(first_took == page, || format!("one range of {bytes} bytes took {first_took} bytes, not one page"))?;
         ensure(both_took == page, || format!("two ranges of {bytes} bytes took {both_took} bytes, not one page"))?;
         let apart = first.get().abs_diff(second.get());
         ensure(apart == spacing, || format!("two ranges of {bytes} bytes are {apart} bytes apart, not {spacing}"))?;
         device.free(first)?;
         // The page is freed together with its last range.
         let kept = before - free_bytes(&mut device)?;
-        ensure(kept == page, || format!("the second range of {bytes} bytes keeps {kept} bytes, not one page"))?;
+        ensure(kept == page, || {
+            format!("with only one of two ranges of {bytes} bytes freed, {kept} bytes are still taken, not one page")
+        })?;
         device.free(second)?;
         ends_empty(&mut device, before)?;
-        text += &format!("{bytes} bytes: two per page, {spacing} bytes apart\n");
+        text += &format!("ranges of {bytes} bytes: two per page, {spacing} bytes apart\n");
     }
     Ok(Evidence { text, operations: 4 * spacings.len() as u64, ..Evidence::default() })
 }
@@ -151,8 +153,10 @@ fn alignment(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut ranges = Vec::new();
     for (bytes, expected) in sizes {
         let address = device.malloc(Bytes(bytes))?;
-        ensure(address.get().is_multiple_of(expected), || format!("{bytes} bytes at {address}, not a multiple of {expected}"))?;
-        text += &format!("{bytes}: at a multiple of {expected}\n");
+        ensure(address.get().is_multiple_of(expected), || {
+            format!("a range of {bytes} bytes begins at {address}, not at a multiple of {expected}")
+        })?;
+        text += &format!("ranges of {bytes} bytes begin at multiples of {expected}\n");
         measured.push(format!("{bytes} at {}", 1_u64 << address.get().trailing_zeros().min(63)));
         ranges.push(address);
     }
@@ -170,10 +174,10 @@ fn create(backend: &AnyBackend, _: &Effort) -> Verdict {
     for size in [1, 10, 512].map(|count| pages(&facts, count)) {
         let memory = device.create(size)?;
         let took = before - free_bytes(&mut device)?;
-        ensure(took == size.get(), || format!("creating {size} bytes took {took}"))?;
+        ensure(took == size.get(), || format!("creating {size} bytes took {took} bytes"))?;
         device.release(memory).map_err(|(_, error)| Trouble::from(error))?;
         ends_empty(&mut device, before)?;
-        text += &format!("create {size} bytes: takes {took}\n");
+        text += &format!("creating {size} bytes takes {took} bytes\n");
     }
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
 }
@@ -258,16 +262,17 @@ fn scattered(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(count == LARGE_COUNT, || format!("{count} ranges of {large} bytes filled the device, not {LARGE_COUNT}"))?;
     let freed = large.get() * LARGE_COUNT.div_ceil(2) as u64;
     ensure(back == freed, || format!("{freed} bytes were freed, but free memory grew by {back} bytes"))?;
-    let mut text = format!("{count} ranges of {large} bytes, every other one freed: {back} bytes returned\n");
+    let mut text =
+        format!("{count} ranges of {large} bytes, every other one of which was freed, returned {back} bytes to the device\n");
     // All free memory except what the driver withholds can be allocated in one piece, but not one page more.
     let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / page * page;
     let refused = facts.codes.out_of_memory;
     for (size, expected) in [(2 * large.get(), 0), (10 * large.get(), 0), (had, 0), (had + 1, refused)] {
         let found = holes.code_of(Bytes(size))?;
-        ensure(found == expected, || format!("one range of {size} bytes: code {found}, not {expected}"))?;
-        text += &format!("one range of {size}: code {found}\n");
+        ensure(found == expected, || format!("requesting one range of {size} bytes returned code {found}, not {expected}"))?;
+        text += &format!("requesting one range of {size} bytes: returned code {found}\n");
     }
-    let measured = format!("{} bytes free when full", holes.free_when_full);
+    let measured = format!("{} bytes are free when the device is full", holes.free_when_full);
     Ok(Evidence { text, measured, operations: holes.finish()? })
 }
 
@@ -286,10 +291,14 @@ fn below_a_page(backend: &AnyBackend, part: u64) -> Verdict {
         format!("ranges of {wide} and {size} bytes returned the codes {found:?}")
     })?;
     let text = format!(
-        "{count} ranges of {size} bytes, every other one freed: {back} bytes returned\n{wide} bytes: code {larger}\n{size} \
-         bytes: code {same}\n"
+        "{count} ranges of {size} bytes, every other one of which was freed, returned {back} bytes to the device\nrequesting \
+         {wide} bytes: returned code {larger}\nrequesting {size} bytes: returned code {same}\n"
     );
-    Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
+    Ok(Evidence {
+        text,
+        measured: format!("{} bytes are free when the device is full", holes.free_when_full),
+        operations: holes.finish()?,
+    })
 }
 
 fn of_a_page(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -302,8 +311,14 @@ fn of_a_page(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(back == freed, || format!("{back} bytes were returned to the device, not {freed}"))?;
     let wide = pages(&facts, WIDE_PAGES);
     let found = holes.code_of(wide)?;
-    ensure(found == 0, || format!("{wide} bytes: code {found}"))?;
-    let text =
-        format!("{count} ranges of {size} bytes, every other one freed: {back} bytes returned\n{wide} bytes: code {found}\n");
-    Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
+    ensure(found == 0, || format!("requesting {wide} bytes: returned code {found}"))?;
+    let text = format!(
+        "{count} ranges of {size} bytes, every other one of which was freed, returned {back} bytes to the device\nrequesting \
+                 {wide} bytes: returned code {found}\n"
+    );
+    Ok(Evidence {
+        text,
+        measured: format!("{} bytes are free when the device is full", holes.free_when_full),
+        operations: holes.finish()?,
+    })
 }

@@ -33,7 +33,7 @@ pub(super) fn event_entries() -> Vec<Entry> {
         Entry::new(
             Group::Contract,
             "events/recorded-again",
-            "an event that is recorded again completes with its newest record",
+            "an event that is recorded again completes when its newest record does",
             again,
         ),
         Entry::new(
@@ -68,7 +68,7 @@ fn recorded(device: &mut AnyDevice, stream: StreamId) -> Result<AnyEvent, Troubl
 
 fn is(device: &mut AnyDevice, event: &AnyEvent, complete: bool, when: &str) -> Result<(), Trouble> {
     let found = device.is_complete(event)?;
-    ensure(found == complete, || format!("{when}: complete is {found}, expected {complete}"))
+    ensure(found == complete, || format!("{when}: the device reports complete = {found}, expected {complete}"))
 }
 
 /// Destroys the events and checks that nothing is left.
@@ -76,7 +76,7 @@ fn done(mut device: AnyDevice, events: impl IntoIterator<Item = AnyEvent>, text:
     device.settle();
     events.into_iter().for_each(|event| device.destroy_event(event));
     let held = device.holdings();
-    ensure(held.is_empty(), || format!("the device keeps {held:?}"))?;
+    ensure(held.is_empty(), || format!("the device still holds {held:?}"))?;
     Ok(Evidence { text: text.to_owned(), operations: 1, ..Evidence::default() })
 }
 
@@ -93,7 +93,7 @@ fn never_recorded(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.synchronize_stream(device.streams()[2])?;
     let running = recorded(&mut device, stream)?;
     is(&mut device, &running, false, "the running work")?;
-    done(device, [event, running], "complete, and a wait for it returns immediately")
+    done(device, [event, running], "the event is complete, and a wait for it returns immediately")
 }
 
 fn stays(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -109,7 +109,7 @@ fn stays(backend: &AnyBackend, _: &Effort) -> Verdict {
     is(&mut device, &later, false, "the later work")?;
     device.settle();
     is(&mut device, &event, true, "at the end")?;
-    done(device, [event, later], "complete before, during and after the later work")
+    done(device, [event, later], "the event is complete before, during and after the later work")
 }
 
 fn again(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -123,7 +123,7 @@ fn again(backend: &AnyBackend, _: &Effort) -> Verdict {
     is(&mut device, &event, false, "the second record, on another stream")?;
     device.wait(&event)?;
     is(&mut device, &event, true, "after the wait for the second")?;
-    done(device, [event], "complete; recorded again: not complete; after a wait: complete")
+    done(device, [event], "the event is complete; recorded again, it is not complete; after a wait, it is complete")
 }
 
 fn order(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -141,7 +141,7 @@ fn order(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.wait(&third)?;
     is(&mut device, &second, true, "the second event when the third is complete")?;
     is(&mut device, &first, true, "the first event when the third is complete")?;
-    done(device, [first, second, third], "three events complete in order")
+    done(device, [first, second, third], "the three events complete in order")
 }
 
 fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -158,7 +158,7 @@ fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
     }
     is(&mut device, &slow, false, "the slow stream after the three others")?;
     events.push(slow);
-    done(device, events, "three streams, including the default one, finish while a fourth is busy")
+    done(device, events, "three streams, including the default one, finish while a fourth stream is busy")
 }
 
 /// The contents also show the order: the second stream copies what the first one writes late.
@@ -203,8 +203,9 @@ fn wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     is(&mut device, &event, true, "after the wait")?;
     let ((), next_ns) = watch.time(&mut device, |device| device.wait(&event))?;
     ensure(next_ns < SPIN_NS / 2, || format!("the second wait took {next_ns} ns"))?;
-    let measured = format!("waited {} us for {} us of work, then {} us", took_ns / 1000, SPIN_NS / 1000, next_ns / 1000);
-    let evidence = done(device, [event], "the first wait takes as long as the work, the second returns immediately")?;
+    let measured =
+        format!("the first wait took {} us for {} us of work, the second {} us", took_ns / 1000, SPIN_NS / 1000, next_ns / 1000);
+    let evidence = done(device, [event], "the first wait takes as long as the work, and the second returns immediately")?;
     Ok(Evidence { measured, ..evidence })
 }
 
@@ -331,7 +332,7 @@ const ROUNDS: usize = 21;
 
 /// The entry of these rows.
 pub(super) fn cost_entries() -> Vec<Entry> {
-    vec![Entry::new(Group::Contract, "costs", "every call in the cost tables succeeds; its time is measured", costs)]
+    vec![Entry::new(Group::Contract, "costs", "every driver call in the cost tables succeeds, and its time is measured", costs)]
 }
 
 fn costs(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -340,7 +341,8 @@ fn costs(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
     let watch = Watch::new();
-    let mut table = String::from("us, medians; handle: create, map, set access, unmap, release; range: malloc, free\n");
+    let mut table =
+        String::from("medians in us; for handles: create, map, set access, unmap, release; for ranges: malloc, free\n");
     for &mib in handles {
         let medians = handle_ns(&mut device, &watch, whole_pages(mib, page))?.map(micros);
         // Writing to a string does not fail.

@@ -89,7 +89,7 @@ impl Scene {
     }
 
     fn map_at(&mut self, address: DeviceAddress, size: Bytes, handle: usize) -> Result<(), BackendError> {
-        let gone = BackendError::Driver { call: "the row itself released the handle", code: u32::MAX };
+        let gone = BackendError::Driver { call: "the test itself released the handle", code: u32::MAX };
         let memory = self.handles[handle].as_ref().ok_or(gone)?;
         self.device.map(address, size, memory)
     }
@@ -279,7 +279,7 @@ fn alias(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(scene.taken()? == before, || "unmapping one of two addresses returned memory to the device".to_owned())?;
     scene.finish()?;
     Ok(Evidence {
-        text: "one handle mapped at two addresses shows the same bytes".to_owned(),
+        text: "one handle that is mapped at two addresses shows the same bytes at both".to_owned(),
         operations: 10,
         ..Evidence::default()
     })
@@ -292,7 +292,7 @@ fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
     let at = scene.at(20);
     let mut word = [0; 4];
     let (fill, read) = (scene.device.fill(at, page, 1, StreamId::DEFAULT), scene.device.read(at, &mut word));
-    ensure(fill.is_err() && read.is_err(), || format!("without access: fill {fill:?}, read {read:?}"))?;
+    ensure(fill.is_err() && read.is_err(), || format!("before access was set, a fill returned {fill:?} and a read {read:?}"))?;
     scene.set_access(20, large)?;
     scene.device.fill(at, large, 1, StreamId::DEFAULT)?;
     ensure(scene.holds(20, large, 1)?, || "bytes filled after access was set do not read back".to_owned())?;
@@ -303,7 +303,11 @@ fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
     scene.map(20, large, SPARE)?;
     ensure(scene.device.read(at, &mut word).is_err(), || "remapped memory was read before access was set again".to_owned())?;
     scene.finish()?;
-    Ok(Evidence { text: "no access before it is set, none after unmapping".to_owned(), operations: 9, ..Evidence::default() })
+    Ok(Evidence {
+        text: "the memory cannot be accessed before access is set, nor after unmapping".to_owned(),
+        operations: 9,
+        ..Evidence::default()
+    })
 }
 
 fn release(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -319,7 +323,7 @@ fn release(backend: &AnyBackend, _: &Effort) -> Verdict {
         {
             ensure(scene.holds(0, large, WORD)?, || "the contents were lost when the handle was released".to_owned())?;
             scene.device.fill(scene.base, large, 9, StreamId::DEFAULT)?;
-            ensure(scene.holds(0, large, 9)?, || "memory whose handle was released cannot be written".to_owned())?;
+            ensure(scene.holds(0, large, 9)?, || "the memory could not be written after its handle was released".to_owned())?;
             scene.device.settle();
             scene.unmap(0, large)?;
             scene.taken()?
@@ -372,7 +376,7 @@ fn reserve(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(apart, || format!("reservations overlap: {ranges:?} and {:?}", scene.base))?;
     ranges.into_iter().try_for_each(|base| scene.device.unreserve(base, size))?;
     scene.finish()?;
-    Ok(Evidence { text: format!("two reservations of {size} bytes take no memory"), operations: 4, ..Evidence::default() })
+    Ok(Evidence { text: format!("two reservations of {size} bytes take no device memory"), operations: 4, ..Evidence::default() })
 }
 
 /// The parts of the large handle that are kept, each as its first page and number of pages.
@@ -393,7 +397,7 @@ fn breaking_entries() -> Vec<Entry> {
     ]
 }
 
-/// A device that cannot break handles says so, and refuses to.
+/// A device that cannot break handles reports this, and refuses to break one.
 fn declines(scene: &mut Scene) -> Result<bool, Trouble> {
     if scene.device.breaks_handles() {
         return Ok(false);
@@ -411,10 +415,12 @@ fn breaks(scene: &mut Scene, parts: &[(u64, u64)]) -> Result<bool, Trouble> {
 }
 
 fn breaks_at(scene: &mut Scene, parts: &[(Bytes, Bytes)]) -> Result<bool, Trouble> {
-    let memory = scene.handles[FIRST].take().ok_or_else(|| Trouble::fail("the scene has no large handle"))?;
+    let memory = scene.handles[FIRST].take().ok_or_else(|| Trouble::fail("the test setup has no large handle"))?;
     match scene.device.break_handle(scene.base, scene.large, memory, parts) {
         Ok(pieces) => {
-            ensure(pieces.len() == parts.len(), || format!("{} pieces for {} parts", pieces.len(), parts.len()))?;
+            ensure(pieces.len() == parts.len(), || {
+                format!("the device returned {} pieces of memory for {} parts", pieces.len(), parts.len())
+            })?;
             scene.handles.extend(pieces.into_iter().map(Some));
             Ok(true)
         }
@@ -474,7 +480,7 @@ fn keeps(backend: &AnyBackend, _: &Effort) -> Verdict {
     scene.set_access(2, page)?;
     ensure(scene.holds(2, page, WORD)?, || "the memory mapped into the gap lost its contents".to_owned())?;
     scene.finish()?;
-    Ok(Evidence { text: format!("{kept} of {LARGE_PAGES} pages kept"), operations: 10, ..Evidence::default() })
+    Ok(Evidence { text: format!("{kept} of {LARGE_PAGES} pages were kept"), operations: 10, ..Evidence::default() })
 }
 
 fn waits(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -488,7 +494,11 @@ fn waits(backend: &AnyBackend, _: &Effort) -> Verdict {
         ensure(wrong.is_none(), || format!("page {wrong:?} did not receive the fill that was still queued"))?;
     }
     scene.finish()?;
-    Ok(Evidence { text: "fills queued behind 5 ms of work arrived".to_owned(), operations: 10, ..Evidence::default() })
+    Ok(Evidence {
+        text: "fills that were queued behind 5 ms of work reached the memory".to_owned(),
+        operations: 10,
+        ..Evidence::default()
+    })
 }
 
 fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -499,15 +509,15 @@ fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
     let pages = |parts: &[(u64, u64)]| parts.iter().map(|&(at, size)| (Bytes(at * page), Bytes(size * page))).collect::<Vec<_>>();
     let wrong: [(&str, Vec<(Bytes, Bytes)>); 5] = [
         ("parts that overlap", pages(&[(0, 2), (1, 2)])),
-        ("parts out of order", pages(&[(4, 2), (0, 2)])),
-        ("a part beyond the end of the handle", pages(&[(8, 4)])),
+        ("parts of a handle in the wrong order", pages(&[(4, 2), (0, 2)])),
+        ("a part that lies beyond the end of the handle", pages(&[(8, 4)])),
         ("half a page", vec![(Bytes(0), Bytes(page / 2))]),
-        ("a part that begins in the middle of a page", vec![(Bytes(page / 2), Bytes(page))]),
+        ("a part of a handle that begins in the middle of a page", vec![(Bytes(page / 2), Bytes(page))]),
     ];
     for (what, parts) in wrong {
         ensure(!breaks_at(&mut scene, &parts)?, || format!("{what}: the handle was broken"))?;
         let after = (scene.taken()?, scene.device.holdings());
-        ensure(before == after, || format!("{what}: {before:?} became {after:?}"))?;
+        ensure(before == after, || format!("{what}: the state changed from {before:?} to {after:?}"))?;
         let wrong = wrong_page(&mut scene)?;
         ensure(wrong.is_none(), || format!("{what}: page {wrong:?} lost its contents"))?;
     }

@@ -101,7 +101,7 @@ impl Subject {
         Ok(trial)
     }
 
-    /// Runs a program and returns all memory to the device; returns how often the policy took each kind of action.
+    /// Runs a program and returns all memory to the device. Returns how often the policy took each kind of action.
     pub(super) fn whole_run(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
         let trial = self.play(backend, setup, steps)?;
         let (script, reached) = (trial.script(), trial.reached());
@@ -124,7 +124,8 @@ impl Subject {
         let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
         let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
         let seen = format!(
-            "two runs differ at {pair:?}, in their lengths ({} and {}) or in their statistics",
+            "two runs of the same program differ: first different entries {pair:?}, {} and {} entries in all; if the entries \
+             agree, the statistics differ",
             first.trace.len(),
             second.trace.len()
         );
@@ -344,7 +345,7 @@ pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effor
         }
     }
     if failures == 0 {
-        return Err(Trouble::fail("no program makes a call that could fail"));
+        return Err(Trouble::fail("no program makes a driver call that could fail"));
     }
     let measured = format!("{failures} failures in {} programs{}", programs.len(), driver_time(driver_ns));
     Ok(Evidence { measured, operations, text: String::new() })

@@ -1,9 +1,9 @@
-//! Policies that are drawn at random: valid ones, and one that gives random answers.
+//! Policies that are drawn at random: valid ones, and one that returns random answers.
 //!
 //! The valid ones are assembled from everything that a policy may do: how it searches and splits, and which rungs its ladder
 //! has in which order. They are not useful, but they cover combinations that the named policies use rarely or not at all.
 //!
-//! The answers of the other one are valid and invalid: the heap must stay intact whatever it answers.
+//! The answers of the other policy are valid and invalid: the heap must stay intact, whatever the policy answers.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ use crate::checks::draw::Draws;
 /// The number of policies of each kind that moves memory.
 const MOVERS: usize = 10;
 
-/// How a block is split.
+/// The way in which a block is split.
 #[derive(Clone, Copy, Debug)]
 enum Cutting {
     /// Down to the request's size.
@@ -313,7 +313,7 @@ impl Policy for Drawn {
     }
 }
 
-/// A policy that gives random answers.
+/// A policy that returns random answers.
 #[derive(Debug)]
 pub(super) struct Wrong {
     draws: RefCell<Draws>,

@@ -1,5 +1,5 @@
 //! The laws that hold for every policy, and the entries that check them: for each policy in the catalogue, for randomly
-//! assembled policies, and for a policy that gives random answers.
+//! assembled policies, and for a policy that returns random answers.
 //!
 //! The checks in [`laws_pytorch`](super::laws_pytorch) know PyTorch's rules, and therefore where each request must be
 //! placed. Here the policy decides on the placement, and [`LAWS`] lists what must hold in any case. A failure message
@@ -30,8 +30,8 @@ pub use trial::Habits;
 
 /// In a run of the entire suite, each law gets this many random sequences for every sequence that a policy gets.
 const SHARE: u32 = 10;
-/// How many times more programs the policy with random answers gets than the others, because it must reach unlikely
-/// combinations.
+/// The factor by which the policy with random answers gets more programs than the others, because it must reach
+/// unlikely combinations.
 const WRONG_SHARE: u32 = 10;
 /// The number of policies with random answers that are also tested with failing driver calls, in the program that
 /// climbs every rung.
@@ -43,11 +43,15 @@ pub const LAWS: [(Law, &str); 16] = [
     (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
     (
         Law::Accounting,
-        "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
-                       statistics agree",
+        "every reserved byte is accounted for: live, rounding, pending, or free in a split or entirely free segment; the \
+         statistics agree",
     ),
-    (Law::Counters, "allocated minus freed equals current, no peak is below the current value, and pools add up to the totals"),
-    (Law::Coalescing, "no two adjacent free blocks of the same stream remain"),
+    (
+        Law::Counters,
+        "in each statistic, allocated minus freed equals current, the peak is at least current, and the pools add \
+                     up to the total",
+    ),
+    (Law::Coalescing, "adjacent free blocks of the same stream are always coalesced"),
     (Law::NoEarlyReuse, "no memory is reused or unmapped before the work that uses it is done, even when blocks change streams"),
     (Law::Placement, "a request gets the block or segment that the policy chose, split as the policy specified"),
     (
@@ -58,15 +62,15 @@ pub const LAWS: [(Law, &str); 16] = [
     (
         Law::Pools,
         "requests are served by the private pool they are routed to, pools in use keep their memory, checkpoints restore what \
-         was handed out, and nothing waits while a graph is captured",
+         was handed out, and the allocator never waits while a graph is captured",
     ),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
     (Law::Sweep, "a check of the entire heap finds no violation"),
     (Law::History, "the observer's trace is consistent"),
     (Law::Contents, "memory keeps its contents until it is freed"),
-    (Law::Endings, "an emptied heap returns every page, reservation and event"),
-    (Law::Faults, "no step fails without a planned driver failure"),
-    (Law::Answers, "the policy gives only valid answers"),
+    (Law::Endings, "when the heap is emptied, every page, reservation and event is returned to the device"),
+    (Law::Faults, "a step fails only if the test makes a driver call fail"),
+    (Law::Answers, "the policy returns only valid answers"),
 ];
 
 /// The share of the effort that is spent on policies.

@@ -212,7 +212,7 @@ fn address_of(heap: &Heap, request: &Request, id: BlockId) -> Option<u64> {
 pub(super) fn changed_since_answer<D: DeviceBackend, O: Observer>(core: &Allocator<D, Watched, O>) -> Option<String> {
     let notes = core.policy().notes.borrow();
     let now = picture(core.heap());
-    (now != notes.picture).then(|| format!("the policy saw {:x?}, but now there is {now:x?}", notes.picture))
+    (now != notes.picture).then(|| format!("the policy saw the heap as {:x?}, but it is now {now:x?}", notes.picture))
 }
 
 impl Wrapper for Watched {
@@ -302,7 +302,7 @@ impl Wrapper for Watched {
                 if let Placement::Reuse(id) = self.inner_mut().place(heap, request) {
                     let at = address_of(heap, request, id);
                     self.notes.get_mut().overlooked =
-                        Some(format!("the policy gives up on {request:?}, but would also take {id:?} at {at:x?}"));
+                        Some(format!("the policy refuses {request:?}, although it would place the request in {id:?} at {at:x?}"));
                 }
                 Answer::Rung(0)
             }

@@ -70,7 +70,7 @@ impl Campaign {
             Some((broken, script)) if broken.law == law => Err(Trouble::Fail { reason: broken.seen, script: Some(script) }),
             // If a law without an entry here is broken (for example, the law about failing calls), that must not go
             // unnoticed.
-            Some((broken, _)) => Err(Trouble::fail(format!("{measured}, stopped by: {broken}"))),
+            Some((broken, _)) => Err(Trouble::fail(format!("{measured} before a different law was broken: {broken}"))),
             // The operations are counted only for one law.
             None => Ok(Evidence { measured, operations: if is_first { found.operations } else { 0 }, text: String::new() }),
         }
@@ -102,7 +102,13 @@ impl Campaign {
                 let (broken, script) = match run_sequence(backend, &program.0, &program.1) {
                     Err(Stopped::Broken(broken, script)) => (broken, script),
                     // On a real device a failure may depend on timing.
-                    _ => (Broken::new(Law::Determinism, format!("seen only once: {reason}")), String::new()),
+                    _ => (
+                        Broken::new(
+                            Law::Determinism,
+                            format!("a second run of the same sequence did not fail like the first: {reason}"),
+                        ),
+                        String::new(),
+                    ),
                 };
                 Some((broken, script + &program_line(&program)))
             }
@@ -191,7 +197,7 @@ const ALL_PAIRS_FROM: u32 = 250;
 
 /// Returns the entries of these sequences. A real device is too slow for this number of pairs.
 pub(super) fn fixed_entries(backend: &AnyBackend) -> Vec<Entry> {
-    let says = "each rung releases exactly what it must, under every setting";
+    let says = "each rung of the ladder releases exactly what it must, under every setting";
     let mut entries = vec![Entry::new(Group::Law, "ladder/every-rung", says, every_rung)];
     if backend.is_simulated() {
         let says = "every pair of sizes at the thresholds is placed according to the rules, under every setting";

@@ -69,7 +69,8 @@ type Program = (Setup, Vec<Operation>);
 /// Returns the entries of this law: failures of every kind of call, out of memory reported by any call, and two
 /// failures in a row.
 pub(super) fn entries() -> Vec<Entry> {
-    let says = "after the n-th call of this kind fails, for every n, every law holds and nothing leaks";
+    let says =
+        "when the n-th call of the driver function in the entry's name fails, for every n, every law holds and nothing leaks";
     let mut entries: Vec<Entry> = CALLS
         .into_iter()
         .map(|call| {
@@ -79,11 +80,11 @@ pub(super) fn entries() -> Vec<Entry> {
             if EXPANDABLE_CALLS.contains(&call) { entry.requires(Requirement::ExpandableSegments) } else { entry }
         })
         .collect();
-    let says = "after the n-th call reports out of memory, for every n, every law holds and nothing leaks";
+    let says = "when the n-th driver call reports out of memory, for every n, every law holds and nothing leaks";
     entries.push(Entry::new(Group::Law, "faults/out-of-memory", says, |backend, effort| {
         fail_each(backend, effort, |n| vec![(When::Nth(n), FaultError::OutOfMemory)], None)
     }));
-    let says = "after the n-th call and the next one fail, for every n, every law holds and nothing leaks";
+    let says = "when the n-th driver call and the next one fail, for every n, every law holds and nothing leaks";
     entries.push(Entry::new(Group::Law, "faults/two-in-a-row", says, |backend, effort| {
         fail_each(backend, effort, |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)], None)
     }));
@@ -236,14 +237,21 @@ fn fail_each(
             }
             let one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !program.0.is_virtual;
             if one && ran.told.len() != 1 {
-                let broken =
-                    Broken::new(Law::Faults, format!("{} operations reported the one failure: {:?}", ran.told.len(), ran.told));
+                let broken = Broken::new(
+                    Law::Faults,
+                    format!("one driver call failed, but {} operations reported a failure: {:?}", ran.told.len(), ran.told),
+                );
                 return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }
             if ran.told.len() as u64 > ran.fired {
                 let broken = Broken::new(
                     Law::Faults,
-                    format!("{} calls failed, and {} operations reported it: {:?}", ran.fired, ran.told.len(), ran.told),
+                    format!(
+                        "{} driver calls failed, but {} operations reported a failure: {:?}",
+                        ran.fired,
+                        ran.told.len(),
+                        ran.told
+                    ),
                 );
                 return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }
@@ -251,7 +259,7 @@ fn fail_each(
         }
     }
     if failures == 0 {
-        return Err(Trouble::fail(format!("no program makes a call that could fail: {call:?}")));
+        return Err(Trouble::fail(format!("no program makes a driver call that could fail: {call:?}")));
     }
     Ok(Evidence { measured: format!("{failures} failures in {} programs", programs.len()), operations, text: String::new() })
 }
@@ -271,8 +279,8 @@ const SIZES: [u64; 3] = [700, 5 * MIB, 30 * MIB];
 
 /// Returns the entries of this law.
 pub(super) fn wrong_address_entries() -> Vec<Entry> {
-    let says =
-        "an address that overlaps memory in use, is misaligned or does not exist is refused with an error, and nothing changes";
+    let says = "if the device returns an address that overlaps memory in use, is misaligned or does not exist, the request fails \
+                with an error, and nothing changes";
     let kinds = [("segments", ""), ("reserved-ranges", "expandable_segments:True")];
     kinds
         .into_iter()
@@ -316,7 +324,9 @@ fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, T
     let is_named = answer.as_ref().is_err_and(|error| error.to_string().contains(&format!("{wrong:#x}")) || wrong == 0);
     let is_other = matches!(answer, Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. } | AllocError::Device(_)));
     ensure(Law::Faults, is_named && !is_other, || {
-        format!("{size} bytes at {wrong:#x}, beside {bytes} bytes at {base}: {answer:?}")
+        format!(
+            "a device that returned {wrong:#x} for {size} bytes, beside {bytes} bytes at {base}, caused the answer {answer:?}"
+        )
     })?;
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     let same = core.segments() == segments && *core.stats() == stats && core.observer().len() == told;
@@ -330,6 +340,6 @@ fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, T
     core.release_cached().map_err(refused)?;
     drop(core);
     let left = device.look().holdings();
-    ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
+    ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
     Ok(6)
 }

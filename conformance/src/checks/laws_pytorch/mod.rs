@@ -25,11 +25,15 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
     (Law::Alignment, "addresses are multiples of 512"),
     (
         Law::Accounting,
-        "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
-                       statistics agree",
+        "every reserved byte is accounted for: live, rounding, pending, or free in a split or entirely free segment; the \
+         statistics agree",
     ),
-    (Law::Counters, "allocated minus freed equals current, no peak is below the current value, and pools add up to the totals"),
-    (Law::Coalescing, "no two adjacent free blocks remain"),
+    (
+        Law::Counters,
+        "in each statistic, allocated minus freed equals current, the peak is at least current, and the pools add \
+                     up to the total",
+    ),
+    (Law::Coalescing, "adjacent free blocks are always coalesced"),
     (Law::NoEarlyReuse, "no memory is reused before the events of the streams that used it have completed"),
     (Law::Placement, "each request gets the block that the rules choose, split to the size that they specify"),
     (
@@ -37,13 +41,13 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
         "a request is refused only if the cache has no block for it and either the limit or the device \
                                leaves no room",
     ),
-    (Law::Ladder, "the allocator releases memory, waits and asks the device for memory only in the ladder's order"),
+    (Law::Ladder, "the allocator releases memory, waits and asks the device for memory only in the order that the rules specify"),
     (Law::Pools, "requests are served by the pool they are routed to, and a pool in use keeps its memory"),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
     (Law::Sweep, "a check of the entire heap finds no violation"),
     (Law::History, "the observer's trace is consistent"),
     (Law::Contents, "memory keeps its contents until it is freed"),
-    (Law::Endings, "an emptied heap returns every page, reservation and event"),
+    (Law::Endings, "when the heap is emptied, every page, reservation and event is returned to the device"),
 ];
 
 /// The entries of this group.

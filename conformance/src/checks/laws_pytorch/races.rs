@@ -81,7 +81,7 @@ fn programs(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = Prog
     })
 }
 
-/// Runs a program to its end; returns the number of races and the program's script.
+/// Runs a program to its end, and returns the number of races and the program's script.
 fn play(backend: &AnyBackend, program: &Program, kind: Kind) -> Result<(usize, String), Stopped> {
     let mut play = Play::new(backend, program.timing, program.is_virtual, kind).map_err(Stopped::Unable)?;
     for &step in &program.steps {
@@ -129,7 +129,7 @@ const CAPACITY: Bytes = Bytes(192 * MIB);
 /// word.
 const READ_BYTES: u64 = 512;
 
-/// How a program uses streams.
+/// The way in which a program uses streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// All steps on one stream.
@@ -241,7 +241,7 @@ impl Play {
         self.no_race()
     }
 
-    /// Reads all buffers, frees all memory and checks that nothing is left; returns the number of races.
+    /// Reads all buffers, frees all memory, checks that nothing is left, and returns the number of races.
     fn finish(mut self) -> Result<usize, Broken> {
         for which in 0..self.live.len() {
             self.read(which)?;
@@ -255,7 +255,7 @@ impl Play {
         let Play { core, device, .. } = self;
         drop(core);
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         Ok(device.steer().insight().map_or(0, |device| device.races().len()))
     }
 

@@ -146,7 +146,7 @@ struct Mover {
     pieces: Vec<Piece<AnyPhysical>>,
 }
 
-/// Runs a plan; returns its number of calls.
+/// Runs a plan, and returns its number of calls.
 fn run_plan(backend: &AnyBackend, plan: &Plan) -> Result<u64, Stopped> {
     let device = backend.open(&Needs::default()).map_err(Stopped::Unable)?;
     let mut script = format!("# handles of {:?} pages, side by side in one of two reservations of {PAGES} pages\n", plan.pages);
@@ -293,7 +293,7 @@ impl Mover {
             self.device.unreserve(base, self.size).map_err(failed)?;
         }
         let left = self.device.holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))
     }
 }
 
@@ -338,7 +338,7 @@ struct Keeper {
     script: Vec<String>,
 }
 
-/// Runs a program; returns its number of steps.
+/// Runs a program, and returns its number of steps.
 fn run_programs(backend: &AnyBackend, steps: &[Step]) -> Result<u64, Stopped> {
     let needs = Needs { capacity: Some(CAPACITY), ..Needs::default() };
     let device = WitnessedDevice::new(backend.open(&needs).map_err(Stopped::Unable)?);
@@ -417,6 +417,6 @@ impl Keeper {
         let Keeper { core, device, .. } = self;
         drop(core);
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))
     }
 }

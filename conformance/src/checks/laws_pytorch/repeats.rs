@@ -24,7 +24,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
             "an allocator returns all its memory whenever it is dropped",
             dropped,
         ),
-        Entry::new(Group::Law, "monotone-knobs/limit", "a larger limit never takes effect earlier", limit),
+        Entry::new(Group::Law, "monotone-knobs/limit", "a larger limit never takes effect earlier than a smaller one", limit),
         Entry::new(
             Group::Law,
             "monotone-knobs/garbage-collection",
@@ -118,12 +118,13 @@ fn determinism(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// Returns where two runs differ.
+/// Describes the difference between two runs.
 fn difference(first: &Finished, second: &Finished) -> String {
     let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
     let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
     format!(
-        "two runs differ at {pair:?}, in their statistics, or in their lengths ({} and {})",
+        "two runs of the same program differ: first different entries {pair:?}, {} and {} entries in all; if the entries agree, \
+         the statistics differ",
         first.trace.len(),
         second.trace.len()
     )
@@ -139,8 +140,8 @@ fn dropped(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// Runs only the requests and frees of a sequence, under a limit, up to the first sign of memory pressure. Returns how
-/// far the run got, the trace and the statistics.
+/// Runs only the requests and frees of a sequence, under a limit, up to the first sign of memory pressure. Returns the
+/// point that the run reached, the trace and the statistics.
 fn until_pressure(
     backend: &AnyBackend,
     setup: &Setup,
@@ -197,7 +198,9 @@ fn collection(backend: &AnyBackend, effort: &Effort) -> Verdict {
         // On a real device the addresses of segments may differ, but not the actions and sizes.
         let acts =
             |trace: &[TraceEntry]| -> Vec<(TraceAction, u64)> { trace.iter().map(|entry| (entry.action, entry.size)).collect() };
-        Ok(ensure(Law::MonotoneKnobs, acts(&without) == acts(&with), || "the threshold changed what happened".to_owned())?)
+        Ok(ensure(Law::MonotoneKnobs, acts(&without) == acts(&with), || {
+            "garbage_collection_threshold changed the decisions, although there is no limit".to_owned()
+        })?)
     })
 }
 
@@ -235,7 +238,7 @@ fn rounding(backend: &AnyBackend, effort: &Effort) -> Verdict {
             let got = block.unwrap_or(0);
             if got < rounded || rounded < size || rounded < last {
                 return Err(Trouble::fail(format!(
-                    "{size} bytes are rounded to {rounded} and got {got}; a smaller request got {last}"
+                    "a request for {size} bytes is rounded to {rounded} and got {got} bytes; a smaller request got {last}"
                 )));
             }
             last = rounded;

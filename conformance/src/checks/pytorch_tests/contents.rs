@@ -56,7 +56,7 @@ fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     fill(&stage, "tmp2", TENSOR, 0, side)?;
     ensure(stage.address("tmp2")? != tmp, || "the block was reused too soon".to_owned())?;
     let mut text = stage.picture();
-    ensure(holds(&stage, result, 16, 0x1234)?, || "the copy was overwritten".to_owned())?;
+    ensure(holds(&stage, result, 16, 0x1234)?, || "the copy of the tensor was overwritten".to_owned())?;
     stage.alloc_on("tmp3", TENSOR, side)?.served()?;
     ensure(stage.address("tmp3")? == tmp, || "the block was not reused after the stream's work".to_owned())?;
     text += "\n";
@@ -78,7 +78,7 @@ fn shifted_view(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     stage.record_stream("base", record)?;
     stage.free("base")?;
     stage.alloc_on("retry", Bytes(8), alloc)?.served()?;
-    ensure(stage.address("retry")? != base, || "the block was reused while its second half was written".to_owned())?;
+    ensure(stage.address("retry")? != base, || "the block was reused while its second half was still being written".to_owned())?;
     let text = stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 3, ..Evidence::default() })
@@ -100,7 +100,7 @@ fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
         stage.free("x")?;
     }
     let waits = stage.stats().num_sync_all_streams;
-    ensure(waits > 0, || "the allocator never waited: memory never ran short".to_owned())?;
+    ensure(waits > 0, || "the allocator never waited, because memory never ran short".to_owned())?;
     ensure(stage.stats().num_ooms == 0, || "a request ran out of memory".to_owned())?;
     stage.device().steer().settle();
     stage.release_cached()?;
@@ -109,7 +109,7 @@ fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     ensure(pending == 0, || format!("{pending} blocks are still pending after all work is done"))?;
     let text = stage.picture();
     stage.finish()?;
-    Ok(Evidence { text, measured: format!("{waits} waits for all streams"), operations: 3 * ROUNDS })
+    Ok(Evidence { text, measured: format!("the allocator waited {waits} times for all streams"), operations: 3 * ROUNDS })
 }
 
 const OPERATIONS: u64 = 10_000;
@@ -120,7 +120,7 @@ const MOST: u64 = (1 << 30) / 10;
 const SAMPLE: usize = 4096;
 
 pub(super) fn fuzz_entries() -> Vec<Entry> {
-    let says = "through 10,000 random requests, frees and cache releases each tensor keeps its contents";
+    let says = "each tensor keeps its contents through 10,000 random requests, frees and cache releases";
     twice("test_allocator_fuzz", says, fuzz).into()
 }
 
@@ -190,5 +190,5 @@ fn check(stage: &Stage, address: DeviceAddress, word: u32) -> Result<(), Trouble
     let mut found = [0; SAMPLE];
     stage.device().steer().read(address, &mut found)?;
     let holds = found.chunks_exact(4).all(|piece| piece == word.to_le_bytes());
-    ensure(holds, || format!("tensor {word} does not hold what was written"))
+    ensure(holds, || format!("tensor {word} does not contain the data that was written to it"))
 }

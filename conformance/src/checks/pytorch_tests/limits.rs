@@ -18,13 +18,14 @@ const FAR_TOO_MUCH: Bytes = Bytes(4 << 40);
 
 pub(super) fn oom_entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "a huge request's error names its size, an absurd one does not reach the device, and neither affects live tensors";
+    let says = "the error for a huge request states its size, a request beyond 1 EB never reaches the device, and neither \
+                affects live tensors";
     entries.extend(twice("test_out_of_memory", says, out_of_memory));
     let says = "a request for the second half of memory is refused, and served once the first half is freed";
     entries.extend(twice("test_out_of_memory_retry", says, retry));
     let says = "a request larger than the device runs out of memory";
     entries.extend(twice("test_raises_oom", says, |backend: &AnyBackend, mode, _: &Effort| raises(backend, mode.settings())));
-    let says = "the same with a maximum split size, which takes a different path through the search";
+    let says = "a request larger than the device also runs out of memory with max_split_size_mb, which changes the search";
     entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &AnyBackend, mode: Mode, _: &Effort| {
         raises(backend, &mode.with("max_split_size_mb:1024"))
     }));
@@ -66,7 +67,7 @@ fn retry(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     same("refusals", (stage.stats().num_ooms, stage.stats().num_alloc_retries), (1, 1))?;
     stage.free("a")?;
     stage.alloc("b", half)?.served()?;
-    same("number of refusals at the end", stage.stats().num_ooms, 1)?;
+    same("number of refused requests at the end", stage.stats().num_ooms, 1)?;
     let text = stage.figures() + &stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
@@ -85,7 +86,7 @@ fn notifies(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     stage.alloc("all", FAR_TOO_MUCH)?.refusal()?;
     let told: Vec<_> = stage.trace().iter().filter(|entry| entry.action == TraceAction::Oom).map(|entry| entry.size).collect();
-    same("what the observer was notified of", told, vec![FAR_TOO_MUCH.get()])?;
+    same("the events that the observer received", told, vec![FAR_TOO_MUCH.get()])?;
     stage.finish()?;
     Ok(Evidence { text: format!("oom of {FAR_TOO_MUCH} bytes"), operations: 1, ..Evidence::default() })
 }
@@ -100,7 +101,7 @@ pub(super) fn fraction_entries() -> Vec<Entry> {
     let says = "only fractions from 0 to 1 are accepted; with a fraction of one half, 0.499 of the memory fits and 0.5 does not";
     entries.extend(twice("test_set_per_process_memory_fraction", says, set));
     entries.push(once("test_get_per_process_memory_fraction", "a fraction reads back as it was set", get));
-    let says = "the settings string sets the fraction of a new process, and only from 0 to 1";
+    let says = "the settings string sets the memory fraction of a new process, and accepts only values from 0 to 1";
     entries.push(once("test_allocator_memory_fraction_setting", says, from_the_environment));
     entries
 }
@@ -130,7 +131,7 @@ fn set(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     ensure(refusal.contains("out of memory"), || format!("the message is: {refusal}"))?;
     fill(&stage, "tensor", tensor, 1, StreamId::DEFAULT)?;
     let address = stage.address("tensor")?;
-    ensure(holds(&stage, address, 4096, 1)?, || "the tensor does not hold what was written".to_owned())?;
+    ensure(holds(&stage, address, 4096, 1)?, || "the tensor does not contain the data that was written to it".to_owned())?;
     text += &stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
@@ -244,15 +245,15 @@ fn strings(backend: &AnyBackend) -> Verdict {
     apply(&mut stage, "garbage_collection_threshold:0.5")?;
     apply(&mut stage, "garbage_collection_threshold:0.5,max_split_size_mb:40")?;
     stage.release_cached()?;
-    same("after a string that does not name them", added(&mut stage, "z", MIDDLING)?.0, whole)?;
+    same("after a settings string without divisions", added(&mut stage, "z", MIDDLING)?.0, whole)?;
     stage.release_cached()?;
     apply(&mut stage, "garbage_collection_threshold:0.5,roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]")?;
-    same("in the interval from 64 MiB", added(&mut stage, "w", MIDDLING)?.0, rounded(MIDDLING, 8))?;
+    same("with the divisions for sizes from 64 MiB", added(&mut stage, "w", MIDDLING)?.0, rounded(MIDDLING, 8))?;
     stage.release_cached()?;
-    same("in the interval from 256 MiB", added(&mut stage, "v", BIG)?.0, rounded(BIG, 2))?;
+    same("with the divisions for sizes from 256 MiB", added(&mut stage, "v", BIG)?.0, rounded(BIG, 2))?;
     stage.release_cached()?;
     apply(&mut stage, "release_lock_on_cudamalloc:True")?;
-    same("after a string with a different key", added(&mut stage, "u", MIDDLING)?.0, whole)?;
+    same("after a settings string with a different key", added(&mut stage, "u", MIDDLING)?.0, whole)?;
     let mut text = stage.picture();
     for wrong in REFUSED {
         let error = Settings::default().apply(wrong).err();

@@ -33,14 +33,14 @@ pub(super) fn entries() -> Vec<Entry> {
         once("test_tensor_delete_after_allocator_delete", "a tensor outlives its pool", tensor_after_pool),
         once(
             "test_mempool_limited_memory_with_allocator",
-            "only a pool with the option set serves the default pool's requests when memory runs out",
+            "only a pool with the option use_on_oom serves the default pool's requests when memory runs out",
             limited,
         ),
-        once("test_mempool_no_split", "a pool without splitting has one segment per block", no_split),
-        once("test_deleted_mempool_not_used_on_oom", "a dropped pool is not used when memory runs out", deleted),
+        once("test_mempool_no_split", "a pool that does not split has one segment per block", no_split),
+        once("test_deleted_mempool_not_used_on_oom", "a dropped pool serves no requests when memory runs out", deleted),
         once(
             "test_mempool_emptycache_multithread",
-            "empty_cache has no effect on a pool in use; four users take turns with a pool",
+            "empty_cache has no effect on a pool in use, and four users can take turns using one pool",
             in_use,
         ),
         once("test_nested_mempool", "a request is served by the innermost pool", nested),
@@ -111,7 +111,7 @@ fn empty_cache(backend: &AnyBackend) -> Verdict {
     stage.free("x")?;
     pool.drop(&mut stage)?;
     let pools: Vec<_> = stage.segments().iter().map(|segment| segment.pool).collect();
-    same("pools of the remaining segments", pools, vec![PoolId::DEFAULT])?;
+    same("pools to which the remaining segments belong", pools, vec![PoolId::DEFAULT])?;
     let text = stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
@@ -122,10 +122,10 @@ fn empty_cache_inactive(backend: &AnyBackend) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "x", Bytes(16 * MIB))?;
     pool.drop(&mut stage)?;
-    same("segments allocated and freed with the pool", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed by the time the pool is dropped", traffic(&mut stage), (1, 0))?;
     stage.free("x")?;
     stage.release_cached()?;
-    same("segments allocated and freed after it", traffic(&mut stage), (0, 1))?;
+    same("segments allocated and freed after the tensor is freed", traffic(&mut stage), (0, 1))?;
     stage.finish()?;
     Ok(Evidence::operations(3))
 }
@@ -140,15 +140,15 @@ fn segments(backend: &AnyBackend) -> Verdict {
     stage.alloc("out_0", Bytes(MIB))?.served()?;
     same("number of uses while requests are routed to it", uses(&mut stage)?, 2)?;
     pool.leave(&mut stage)?;
-    same("number of uses after that", uses(&mut stage)?, 1)?;
+    same("number of uses after routing has ended", uses(&mut stage)?, 1)?;
     same("segments allocated and freed for the first tensor", traffic(&mut stage), (1, 0))?;
     stage.alloc("out_non_pool", Bytes(MIB))?.served()?;
     pool.enter(&mut stage)?;
     same("segments", pool.snapshot(&mut stage).len(), 1)?;
     stage.alloc("out_1", Bytes(MIB))?.served()?;
-    same("segments with two tensors", pool.snapshot(&mut stage).len(), 1)?;
+    same("number of segments when two tensors are live", pool.snapshot(&mut stage).len(), 1)?;
     stage.alloc("out_2", Bytes(MIB))?.served()?;
-    same("segments with three tensors", pool.snapshot(&mut stage).len(), 2)?;
+    same("number of segments when three tensors are live", pool.snapshot(&mut stage).len(), 2)?;
     pool.leave(&mut stage)?;
     let sizes: Vec<_> = pool.snapshot(&mut stage).iter().map(|segment| segment.total).collect();
     same("sizes of the segments", sizes, vec![Bytes::mib(2); 2])?;
@@ -158,7 +158,7 @@ fn segments(backend: &AnyBackend) -> Verdict {
     }
     let _ = traffic(&mut stage);
     pool.drop(&mut stage)?;
-    same("segments allocated and freed with the pool", traffic(&mut stage), (0, 2))?;
+    same("segments allocated and freed when the pool is dropped", traffic(&mut stage), (0, 2))?;
     stage.finish()?;
     Ok(Evidence { text, operations: 7, ..Evidence::default() })
 }
@@ -168,13 +168,13 @@ fn tensor_after_pool(backend: &AnyBackend) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "data", Bytes(16))?;
     pool.drop(&mut stage)?;
-    same("segments allocated and freed with the pool", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed by the time the pool is dropped", traffic(&mut stage), (1, 0))?;
     let address = stage.address("data")?;
     fill(&stage, "data", Bytes(16), 7, StreamId::DEFAULT)?;
     ensure(holds(&stage, address, 16, 7)?, || "the tensor lost its contents after its pool was dropped".to_owned())?;
     stage.free("data")?;
     stage.release_cached()?;
-    same("segments allocated and freed after the tensor", traffic(&mut stage), (0, 1))?;
+    same("segments allocated and freed after the tensor is freed", traffic(&mut stage), (0, 1))?;
     stage.finish()?;
     Ok(Evidence::operations(3))
 }
@@ -191,11 +191,11 @@ fn limited(backend: &AnyBackend) -> Verdict {
     stage.free("b")?;
     stage.alloc("c", Bytes::mib(30))?.served()?;
     let text = stage.picture();
-    same("the address of the request that the pool served", stage.address("c")?, b)?;
+    same("the address that the pool returned for the request", stage.address("c")?, b)?;
     stage.alloc("d", Bytes::mib(30))?.refusal()?;
     stage.free("c")?;
     serving.alloc(&mut stage, "e", Bytes::mib(20))?;
-    same("the address of the pool's next request", stage.address("e")?, b)?;
+    same("the address that the pool returned for the next request", stage.address("e")?, b)?;
     stage.free("e")?;
     serving.drop(&mut stage)?;
     idle.drop(&mut stage)?;
@@ -242,7 +242,7 @@ fn deleted(backend: &AnyBackend) -> Verdict {
         stage.alloc(name, Bytes::mib(20))?.served()?;
     }
     let pools: Vec<_> = stage.segments().iter().map(|segment| segment.pool).collect();
-    same("pools of the segments", pools, vec![pool.0])?;
+    same("pools to which the segments belong", pools, vec![pool.0])?;
     let text = stage.picture();
     stage.free("b")?;
     stage.free("c")?;
@@ -264,7 +264,7 @@ fn in_use(backend: &AnyBackend) -> Verdict {
         pools.push(pool);
     }
     for pool in pools {
-        same("segments of a pool that was in use", pool.snapshot(&mut stage).len(), 1)?;
+        same("segments of a pool while it is in use", pool.snapshot(&mut stage).len(), 1)?;
         pool.drop(&mut stage)?;
     }
     stage.finish()?;
@@ -305,18 +305,19 @@ const ROUND_LARGE: u64 = 2 * MIB;
 
 pub(super) fn graph_entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "requests under capture are served from their own pool, and other requests are not";
+    let says = "requests during capture are served from the capture's own pool, and other requests are not";
     entries.extend(twice("test_graph_capture_simple", says, simple));
     let says = "after a reset, the first capture's memory is released, and a second capture works";
     entries.extend(twice("test_graph_capture_reset_recapture", says, recapture));
-    let says = "running out of memory under capture is an ordinary error, and the next capture works";
+    let says = "running out of memory during capture is an ordinary error, and the next capture works";
     entries.extend(twice("test_graph_capture_oom", says, out_of_memory));
     let says = "successive captures hold no more memory than one capture";
     entries.extend(twice("test_repeat_graph_capture_cublas_workspace_memory", says, repeated));
     let name = "test_graph_memory_stats_and_use_result_after_destroy_graph";
-    let says = "a capture reserves as much memory as its sizes imply; a result keeps only its own segment once the graph is gone";
+    let says =
+        "a capture reserves the memory that its requests need; after the graph is reset, a result keeps only its own segment";
     entries.push(once(name, says, result_outlives_graph));
-    let says = "no event calls are made under capture; blocks used by other streams are free afterwards";
+    let says = "the allocator makes no event calls during capture, and blocks used by other streams are free afterwards";
     entries.extend(twice("test_graph_record_stream", says, record_stream));
     let says = "two captures that share a pool reserve one fewer small segment than two captures with separate pools";
     entries.push(once("test_graph_two_successive", says, two_successive));
@@ -437,7 +438,7 @@ fn repeated(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
         stage.free("product")?;
         graph.capture_end(&mut stage)?;
         let now = stage.core().heap().reserved();
-        same("reserved bytes with a graph", now, *reserved.get_or_insert(now))?;
+        same("reserved bytes while a graph exists", now, *reserved.get_or_insert(now))?;
         stage.free("workspace")?;
         graph.reset(&mut stage)?;
         stage.release_cached()?;
@@ -479,12 +480,16 @@ fn result_outlives_graph(backend: &AnyBackend) -> Verdict {
         stage.device().steer().settle();
         stage.release_cached()?;
         let expected = [1, bytes_left.cast_signed(), 1, size.cast_signed()];
-        same(&format!("the same for {size} after the graph"), grown(&stage), expected)?;
+        same(
+            &format!("segments, their bytes, active blocks and their bytes with {size} after the graph's reset"),
+            grown(&stage),
+            expected,
+        )?;
         text += &stage.picture();
         stage.free("a")?;
         stage.free("b5")?;
         stage.release_cached()?;
-        same("number of segments at the end", stage.segments().len(), 0)?;
+        same("number of segments at the end of the test", stage.segments().len(), 0)?;
         stage.finish()?;
     }
     Ok(Evidence { text, operations: 5 * 24, ..Evidence::default() })
@@ -527,7 +532,7 @@ fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     graph.alloc(&mut stage, "c", Bytes(12))?;
     graph.capture_end(&mut stage)?;
     let asked: Vec<String> = stage.calls().into_iter().filter(|call| call.contains("Event")).collect();
-    same("number of event calls under capture", asked, Vec::new())?;
+    same("number of event calls during capture", asked, Vec::new())?;
     let mut text = stage.picture();
     stage.device().steer().settle();
     // The first request after the capture records the deferred block's events; the second is certain to find them
@@ -618,6 +623,6 @@ fn successive(backend: &AnyBackend, saved: u64, captures: impl Fn(&mut Stage, [G
         }
         stage.finish()?;
     }
-    same("bytes saved by sharing", reserved[0].saturating_sub(reserved[1]), Bytes(saved * SMALL_BUFFER))?;
+    same("number of bytes saved by sharing the pool", reserved[0].saturating_sub(reserved[1]), Bytes(saved * SMALL_BUFFER))?;
     Ok(Evidence { text, operations: 20, ..Evidence::default() })
 }

@@ -22,9 +22,8 @@ const ELEMENT: u64 = 4;
 
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "a 1 KiB tensor counts as 1024 active bytes; values and peaks are correct throughout a long sequence, and a \
-                snapshot \
-         adds up";
+    let says = "a 1 KiB tensor counts as 1024 active bytes; current values and peaks are correct throughout a long sequence; \
+                the sums in a snapshot are correct";
     entries.extend(twice("test_memory_stats", says, memory_stats));
     entries
 }
@@ -43,13 +42,13 @@ fn memory_stats(backend: &AnyBackend, mode: Mode, effort: &Effort) -> Verdict {
 fn one_tensor(stage: &mut Stage) -> Result<(), Trouble> {
     let active = |stage: &Stage| stage.stats().family(Family::ActiveBytes).all;
     stage.alloc("tmp", Bytes(256 * ELEMENT))?.served()?;
-    same("active bytes with the tensor", (active(stage).current, active(stage).freed), (1024, 0))?;
+    same("active bytes while the tensor is live", (active(stage).current, active(stage).freed), (1024, 0))?;
     stage.free("tmp")?;
     stage.release_cached()?;
-    same("active bytes without it", (active(stage).current, active(stage).freed), (0, 1024))?;
+    same("active bytes after the tensor is freed", (active(stage).current, active(stage).freed), (0, 1024))?;
     stage.core().reset_peak_stats();
     let peaks = [Family::AllocatedBytes, Family::ReservedBytes].map(|family| stage.stats().family(family).all.peak);
-    same("peaks after their reset", peaks, [0, 0])
+    same("peaks after they are reset", peaks, [0, 0])
 }
 
 /// The expected change of the allocated bytes.
@@ -172,7 +171,7 @@ fn long_sequence(watch: &mut Watch, seed: u64) -> Result<u64, Trouble> {
     watch.drop_all(&tensors)?;
     watch.see(Change::Less)?;
     watch.reset_peaks()?;
-    same("allocated bytes with the lasting tensors", watch.allocated.current, base)?;
+    same("allocated bytes while the lasting tensors are live", watch.allocated.current, base)?;
     watch.drop_all(&lasting)?;
     watch.see(Change::Less)?;
     watch.reset_peaks()?;
@@ -263,7 +262,7 @@ fn memory_snapshot(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     same("the block's address", live[0].address, stage.address("x")?)?;
     let told = stage.trace().iter().rfind(|entry| entry.action == TraceAction::Alloc);
     same(
-        "the entry for its request",
+        "the trace entry for the request",
         told.map(|entry| (entry.address, entry.size)),
         Some((live[0].address.get(), TENSOR.get())),
     )?;
@@ -310,7 +309,7 @@ fn include_traces(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     stage.free("b")?;
     let before = stage.trace().len();
     let without = stage.core().segments();
-    same("entries after listing segments without a mark", stage.trace().len(), before)?;
+    same("trace entries after segments were listed without a mark", stage.trace().len(), before)?;
     let with = stage.core().snapshot();
     same("entries after a snapshot", stage.trace().len(), before + 1)?;
     same("the segments", with, without)?;

@@ -74,8 +74,8 @@ pub struct Reference {
     freeable: Table<PoolId>,
     whole: BTreeSet<PoolId>,
     is_capturing: bool,
-    /// The actions of the free-memory callbacks, one per call. Each comes with whether the callback then reports that
-    /// it freed something.
+    /// The actions of the free-memory callbacks, one per call. Each is stored with whether the callback then reports
+    /// that it freed something.
     pub stocks: Vec<VecDeque<(Deed, bool)>>,
     /// The answers that callbacks received during the operation.
     pub callback_answers: Vec<Made>,
@@ -245,7 +245,7 @@ struct Wanted {
 }
 
 /// Returns the error for a call that the tested allocator did not make.
-const NOT_MADE: BackendError = BackendError::Driver { call: "the call was not made", code: 0 };
+const NOT_MADE: BackendError = BackendError::Driver { call: "the allocator did not make the call", code: 0 };
 
 impl Reference {
     /// Creates an allocator without memory on a device of `total` bytes.
@@ -295,7 +295,7 @@ impl Reference {
 
     /// Returns the fault in the operation's calls, if there is one.
     pub fn end(&mut self) -> Option<String> {
-        let left = self.calls.front().map(|call| format!("the allocator called {call:?}, which no rule requires"));
+        let left = self.calls.front().map(|call| format!("the allocator made the driver call {call:?}, which no rule requires"));
         self.wrong.take().or(left)
     }
 
@@ -307,7 +307,7 @@ impl Reference {
         match self.calls.pop_front() {
             Some(made) if made.asked() == asked => made.error.map_or(Ok(made.answer), Err),
             other => {
-                self.wrong = Some(format!("the rules require {asked:?}, but the allocator called {other:?}"));
+                self.wrong = Some(format!("the rules require the driver call {asked:?}, but the allocator made {other:?}"));
                 Err(NOT_MADE)
             }
         }

@@ -19,7 +19,7 @@ use parkade_sim::CallName;
 use super::{Deed, FreeBlock, Made, Reference, State, Wanted, add};
 use crate::backend::MadeCall;
 
-/// What releasing oversize segments achieves.
+/// The result of releasing oversize segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sum {
     /// Enough for the request.

@@ -24,13 +24,13 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
     vec![
         scenario(
             "A6/default",
-            "2 and 4 GiB are allocated on 8 GiB and the 2 GiB is freed: a 3 GiB request succeeds once the cached 2 GiB has been \
-             returned to the driver",
+            "2 GiB and 4 GiB are allocated on an 8 GiB device, and the 2 GiB is freed: a 3 GiB request succeeds after the \
+             cached 2 GiB has been returned to the driver",
             |backend| remap(backend, ""),
         ),
         scenario(
             "A6/expandable",
-            "the same with expandable segments: the pages of the freed 2 GiB are mapped for the 3 GiB request",
+            "with expandable segments, the pages of the freed 2 GiB are mapped for the 3 GiB request",
             |backend| remap(backend, "expandable_segments:True"),
         ),
         scenario("A7/pages", "holes of whole pages do not matter: the driver backs any addresses with any pages", |backend| {
@@ -38,10 +38,10 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
         }),
         scenario(
             "A7/below-a-page",
-            "1 MiB blocks share pages: freeing one of each pair gives the driver no more free memory than before",
+            "1 MiB blocks share pages: freeing one block of each pair does not increase the driver's free memory",
             holes_below_a_page,
         ),
-        scenario("A7/three-quarters", "1.5 MiB blocks take one page each: each one that is freed returns 2 MiB", three_quarters),
+        scenario("A7/three-quarters", "1.5 MiB blocks take one page each: each freed block returns 2 MiB", three_quarters),
         scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
     ]
 }
@@ -122,7 +122,7 @@ impl Filled {
         let operations = self.held.len() as u64;
         self.free_where(|_, _| true)?;
         let left = self.device.holdings();
-        claim(left.is_empty(), || format!("left on the device: {left:?}"))?;
+        claim(left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         Ok(Evidence { text, operations, ..Evidence::default() })
     }
 }
@@ -246,7 +246,8 @@ pub(super) fn retry_ladder() -> Vec<Entry> {
         scenario("A9", "num_alloc_retries is a counter; each request is retried only once", retries_are_counted),
         scenario(
             "A12/limited",
-            "above its fraction of the limit, garbage collection releases blocks that have not been used recently",
+            "when reserved memory exceeds a fraction of the limit, garbage collection releases blocks that have not been used \
+             recently",
             |backend| collect(backend, Some(mib(700))),
         ),
         scenario("A12/unlimited", "without a limit, garbage_collection_threshold has no effect", |backend| {
@@ -386,7 +387,7 @@ fn fraction(backend: &AnyBackend) -> Verdict {
     let core = story.stage.core();
     core.set_memory_fraction(0.8).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let set = core.memory_fraction();
-    claim((0.799_999..=0.8).contains(&set), || format!("the fraction reads back as {set}"))?;
+    claim((0.799_999..=0.8).contains(&set), || format!("the memory fraction reads back as {set}"))?;
     // This request depends on the device's size, so its size and the message differ between devices.
     let message = story.stage.alloc("too large", too_large)?.refusal()?;
     claim(message.contains(" allowed; "), || format!("the message has no limit: {message}"))?;
@@ -398,7 +399,7 @@ fn fraction(backend: &AnyBackend) -> Verdict {
     story.expect_calls("1 GiB", &["cudaMalloc 1024.00 MiB"])?;
     story.stage.core().set_memory_fraction(1.0).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let beyond = Bytes(total.get() + mib(2).get());
-    let _ = story.stage.alloc("more than there is", beyond)?.refusal()?;
+    let _ = story.stage.alloc("more than the device has", beyond)?.refusal()?;
     let calls = story.stage.calls();
     let refused = calls.iter().filter(|call| call.starts_with("cudaMalloc") && call.ends_with("refused")).count();
     claim(refused == 2, || format!("without a limit, the driver should be asked twice, but the calls are {calls:?}"))?;
@@ -426,19 +427,24 @@ fn callbacks(backend: &AnyBackend) -> Verdict {
     story.say("one callback holds 600 MiB, which it frees when it is called; another callback frees nothing");
     story.alloc("first", mib(300))?;
     let after = story.stage.calls();
-    claim(after.is_empty(), || format!("calls after the callbacks: {after:?}"))?;
+    claim(after.is_empty(), || format!("driver calls after the callbacks: {after:?}"))?;
     let runs = |seen: &Seen| seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default();
     let first = runs(&seen);
     claim(first.len() == 2, || format!("{} callbacks ran on the miss", first.len()))?;
-    story.expect("served from what the callback freed", [300 << 20, 600 << 20, 300 << 20, 0, 0, 1, 1, 0])?;
-    story.say("first miss: both callbacks ran, and the request was served from what one of them freed, without a driver call");
-    claim(first.iter().skip(1).all(Vec::is_empty), || format!("calls before the callbacks: {first:?}"))?;
+    story.expect("served from the memory that the callback freed", [300 << 20, 600 << 20, 300 << 20, 0, 0, 1, 1, 0])?;
+    story.say(
+        "first miss: both callbacks ran, and the request was served from the memory that one of them freed, without a \
+               driver call",
+    );
+    claim(first.iter().skip(1).all(Vec::is_empty), || format!("the driver was called before the callbacks ran: {first:?}"))?;
     story.alloc("hit", mib(200))?;
     claim(runs(&seen).is_empty(), || "callbacks ran although a cached block served the request".to_owned())?;
     story.say("a hit: no callback ran");
     story.alloc("miss", mib(400))?;
     let second = runs(&seen);
-    claim(second.len() == 2 && second.iter().all(Vec::is_empty), || format!("calls before the callbacks: {second:?}"))?;
+    claim(second.len() == 2 && second.iter().all(Vec::is_empty), || {
+        format!("the driver was called before the callbacks ran: {second:?}")
+    })?;
     story.say("second miss: both callbacks ran before the driver was called, and freed nothing");
     story.expect_calls("then", &["cudaMalloc 400.00 MiB"])?;
     story.show("after");

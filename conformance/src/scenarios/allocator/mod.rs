@@ -1,4 +1,4 @@
-//! A: how the allocator and the driver below it work.
+//! Scenarios A: how the allocator and the driver below it work.
 
 mod driver;
 mod reuse;
@@ -52,7 +52,7 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "When 2 GB and 4 GB are allocated on an 8 GB device and the 2 GB is freed, a 3 GB request may still fit, because \
                 CUDA relocates pages.",
         finding: Finding::Reproduced,
-        found: "It fits. PyTorch returns the cached 2 GiB and asks the driver again (1 retry); reserved memory grows from \
+        found: "It fits. PyTorch returns the cached 2 GiB to the driver and asks it again (1 retry); reserved memory grows from \
                 6,442,450,944 to 7,516,192,768 bytes.",
     },
     Row {

@@ -19,7 +19,7 @@ pub(super) fn whole_blocks() -> Vec<Entry> {
         scenario("A1", "256 MB is freed and requested again: the second request does not reach the driver", reuse),
         scenario(
             "A2",
-            "two pools; 2 MiB segments, 20 MiB segments and larger multiples of 2 MiB; blocks are multiples of 512 bytes",
+            "there are two pools; segments are 2 MiB, 20 MiB or larger multiples of 2 MiB; blocks are multiples of 512 bytes",
             segments,
         ),
         scenario(
@@ -145,10 +145,15 @@ pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
         let says = "three separate 1 GiB holes in 6 GiB: the settings decide whether a 2 GiB request fits";
         entries.push(scenario(format!("A5/{name}"), says, move |backend: &AnyBackend| six(backend, name, settings)));
     }
-    entries.push(scenario("A13", "expandable segments serve requests that otherwise fail because of fragmentation", compare));
+    entries.push(scenario(
+        "A13",
+        "expandable segments serve requests that would otherwise fail because of fragmentation",
+        compare,
+    ));
     if backend.is_simulated() {
         // Replaying a recording uses no device.
-        let says = "recorded runs that are replayed with expandable segments reserve as much memory as PyTorch did with them";
+        let says = "recorded runs that are replayed with expandable segments reserve as much memory as PyTorch did with \
+                    expandable segments";
         entries.push(scenario("A13/recordings", says, |_: &AnyBackend| recordings()));
     }
     entries
@@ -219,9 +224,9 @@ fn six(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     if name == "expandable" {
         let count = |call: &str| calls.iter().filter(|made| made.starts_with(call)).count();
         let (created, released) = (count("cuMemCreate"), count("cuMemRelease"));
-        story.say(&format!("2 GiB: {released} pages released, {created} taken"));
+        story.say(&format!("the 2 GiB request: {released} pages were released and {created} were taken"));
         // Reserved falls from 308 pages to 259: the holes contained 152 whole pages, and 103 new ones are needed.
-        claim((released, created) == (152, 103), || format!("{released} pages released, {created} taken"))?;
+        claim((released, created) == (152, 103), || format!("{released} pages were released and {created} were taken"))?;
     } else {
         story.tell_calls("2 GiB", &calls);
     }
@@ -273,9 +278,11 @@ fn compare(backend: &AnyBackend) -> Verdict {
     ] {
         let (served, figures) = outcome(backend, "", limit, run)?;
         let (served_expandable, expandable) = outcome(backend, "expandable_segments:True", limit, run)?;
-        claim(served == by_default && served_expandable, || format!("{name}: served {served}, expandable {served_expandable}"))?;
+        claim(served == by_default && served_expandable, || {
+            format!("{name}: served = {served} by default and {served_expandable} with expandable segments")
+        })?;
         claim(!by_default || expandable.reserved < figures.reserved / 2, || {
-            format!("{name}: reserved {} and, expandable, {}", figures.reserved, expandable.reserved)
+            format!("{name}: reserved {} bytes by default and {} with expandable segments", figures.reserved, expandable.reserved)
         })?;
         let cell =
             |served: bool, figures: Figures| format!("{} {:>13} B", if served { "served " } else { "refused" }, figures.reserved);
@@ -301,7 +308,7 @@ fn recordings() -> Verdict {
         let change = (found.1 - found.0) as f64 / found.0 as f64 * 100.0;
         text.push_str(&format!("{name:<16} {:>18} B {:>18} B {change:>+9.1}%\n", found.0, found.1));
     }
-    text.push_str("where there is little fragmentation, whole pages cost slightly more\n");
+    text.push_str("where there is little fragmentation, expandable segments cost slightly more, because they map whole pages\n");
     Ok(Evidence::text(text))
 }
 
@@ -342,13 +349,16 @@ fn oversize(backend: &AnyBackend) -> Verdict {
     let _ = story.stage.calls();
     story.alloc("4 MiB", mib(4))?;
     story.expect_calls(
-        "4 MiB: the request is not served from the 200 MiB block, so none of that block is wasted",
+        "a request for 4 MiB is not served from the 200 MiB block, so none of that block is wasted",
         &["cudaMalloc 20.00 MiB"],
     )?;
     story.alloc("180 MiB", mib(180))?;
-    story.expect_calls("180 MiB: the block is 20 MiB larger, which is too much", &["cudaMalloc 180.00 MiB"])?;
+    story.expect_calls(
+        "a request for 180 MiB is not served either: the block is 20 MiB larger, which is too much",
+        &["cudaMalloc 180.00 MiB"],
+    )?;
     story.alloc("180.5 MiB", Bytes(361 * MIB / 2))?;
-    story.expect_calls("180.5 MiB: the request takes the entire 200 MiB block", &[])?;
+    story.expect_calls("a request for 180.5 MiB takes the entire 200 MiB block", &[])?;
     // 4 MiB in a 20 MiB segment, 180 MiB in a separate one, and 180.5 MiB in the 200 MiB block.
     story.expect("after", [384 << 20, 400 << 20, 16 << 20, 0, 0, 3, 3, 0])?;
     story.show("after");
@@ -407,11 +417,11 @@ fn streams_do_not_share(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.stage.alloc_on("on stream 2", mib(100), second)?.served()?;
-    story.expect_calls("100 MiB on stream 2, 200 MiB cached on stream 1", &["cudaMalloc 100.00 MiB"])?;
+    story.expect_calls("a request for 100 MiB on stream 2 while 200 MiB is cached on stream 1", &["cudaMalloc 100.00 MiB"])?;
     story.show("between");
     story.stage.alloc_on("more on stream 2", mib(150), second)?.served()?;
     story.expect_calls(
-        "150 MiB more, at the limit: memory moves from one stream to the other only through the driver",
+        "a request for 150 MiB more, at the limit: memory moves from one stream to the other only through the driver",
         &["cudaFree", "cudaMalloc 150.00 MiB"],
     )?;
     story.expect("after", [250 << 20, 250 << 20, 0, 1, 0, 2, 3, 1])?;
@@ -453,7 +463,7 @@ const fn activations(step: u64) -> u64 {
 
 /// A17: the same workload with and without reserving its memory first.
 pub(super) fn reserved_first() -> Vec<Entry> {
-    let says = "memory reserved before the workload: fewer driver calls and less reserved memory, but none of it can be \
+    let says = "reserving memory before the workload needs fewer driver calls and less reserved memory, but none of it can be \
                 released while the workload runs";
     vec![scenario("A17", says, warm_up)]
 }

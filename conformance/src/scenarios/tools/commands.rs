@@ -18,7 +18,7 @@ use crate::scenarios::story::{claim, failed, scenario};
 
 /// A libnvidia-ml with one GPU. It lists the process that the environment names.
 const FAKE_NVML: &str = include_str!("fake_nvml.c");
-/// How long a child may take to start.
+/// The time limit for a child to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The interval between two checks of a child.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -45,7 +45,7 @@ pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry
         entry("D5/kill", "`parkade kill` ends one process that holds GPU memory, and only after confirmation", kill),
         entry(
             "D8/info",
-            "`parkade info` shows what the driver has handed out, what processes hold of it, and the difference",
+            "`parkade info` shows how much memory the driver has handed out, how much of it processes hold, and the difference",
             info,
         ),
     ]
@@ -206,7 +206,7 @@ impl Child {
 
     /// Waits for the child to end.
     fn end(mut self) -> Result<ExitStatus, Trouble> {
-        let reaper = self.reaper.take().ok_or_else(|| failed("no thread waits for the child"))?;
+        let reaper = self.reaper.take().ok_or_else(|| failed("the thread that waits for the child is missing"))?;
         reaper.join().map_err(|_| failed("waiting for the child panicked"))?.map_err(failed)
     }
 }

@@ -1,4 +1,5 @@
-//! D: statistics and tools: the section's rows, and its entries about what a program can find out about its memory.
+//! Scenarios D, statistics and tools: the section's rows, and its entries on the facts that a program can learn about
+//! its memory.
 //!
 //! D1, D2, D5 and D7 to D9 are statistics, the guide's helpers, and what the driver has handed out. D3, D4 and D6 are what a
 //! recorded run shows: snapshot files, a diagnosis and a timeline; they use no device. `commands` runs the binary.
@@ -73,7 +74,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "D6",
-        claim: "Memory over a training step: parameters, activations that rise in forward and fall in backward, then the \
+        claim: "Memory during a training step: parameters, activations that rise in forward and fall in backward, then the \
                 optimizer.",
         finding: Finding::Reproduced,
         found: "It is drawn from a recording of GPT-2 (from 1.93 to 14.68 GiB and back) and from a generated step.",
@@ -89,8 +90,8 @@ pub(crate) const ROWS: &[Row] = &[
         id: "D8",
         claim: "nvidia-smi shows reserved memory, not allocated memory.",
         finding: Finding::Different,
-        found: "It follows reserved memory, but includes the CUDA context: 526.81 MiB on the H200. `parkade info` shows what \
-                the driver has handed out, what processes hold of it, and the difference.",
+        found: "It follows reserved memory, but includes the CUDA context: 526.81 MiB on the H200. `parkade info` shows how \
+                much memory the driver has handed out, how much of it processes hold, and the difference.",
     },
     Row {
         id: "D9",
@@ -114,7 +115,7 @@ fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario(
             "D1",
-            "memory_allocated and similar functions read keys of memory_stats, and memory_summary shows all of them",
+            "memory_allocated and similar functions read keys from memory_stats, and memory_summary shows all of them",
             figures,
         ),
         scenario(
@@ -188,7 +189,7 @@ fn keys() -> Verdict {
     let verdict = shipped.verify(shipped.device()).map_err(failed)?;
     let check = verdict.stats_check.ok_or_else(|| Trouble::fail("the statistics were not compared"))?;
     claim(check.compared == keys.len() && check.differences.is_empty(), || format!("{check:?}"))?;
-    let text = format!("{} keys, all as PyTorch wrote them at the end of deep_mlp, with equal values:\n", keys.len());
+    let text = format!("{} keys, with the values that PyTorch wrote at the end of deep_mlp:\n", keys.len());
     Ok(Evidence::text(text + &keys.join("\n") + "\n"))
 }
 
@@ -261,7 +262,7 @@ fn no_such_key(backend: &AnyBackend) -> Verdict {
 fn helper_calls() -> Vec<Entry> {
     vec![scenario(
         "D5/helpers",
-        "print, copy to the CPU, clear, reset, fraction and cleanup: the effect of each on the figures",
+        "print, copy to the CPU, clear, reset, fraction and cleanup each have the expected effect on the figures",
         helpers,
     )]
 }
@@ -318,7 +319,9 @@ fn copy_to_the_cpu(story: &mut Story) -> Result<(), Trouble> {
     let mut device = story.stage.device().steer();
     device.fill(address, mib(64), WORD, stream)?;
     device.read(address, &mut copy)?;
-    claim(copy.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || "the copy does not hold what was written".to_owned())
+    claim(copy.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || {
+        "the copy does not contain the data that was written".to_owned()
+    })
 }
 
 /// D8 and D9: the memory that the driver has handed out, and the cost of releasing it on a schedule.
@@ -326,18 +329,19 @@ fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario(
             "D8",
-            "the driver has handed out the reserved memory plus the CUDA context: it follows reserved, not allocated memory",
+            "the memory that the driver has handed out is the reserved memory plus the CUDA context: it follows reserved, not \
+             allocated memory",
             used,
         ),
         scenario(
             "D9",
-            "emptying the cache after each step takes many driver calls that wait for the device, for the same peak",
+            "emptying the cache after each step takes many driver calls that wait for the device, and does not lower the peak",
             schedule,
         ),
     ];
     if backend.is_simulated() {
-        let says = "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: driver \
-                    calls, and time in the driver";
+        let says = "ResNet-50 is trained with its cache emptied never, every fifth step or every step: the driver calls and the \
+                    time in the driver differ";
         entries.push(scenario("D9/training", says, |_: &AnyBackend| training()));
     }
     entries
@@ -375,7 +379,7 @@ fn used(backend: &AnyBackend) -> Verdict {
 /// The number of steps in the program, and the number of tensors in a step.
 const STEPS: u64 = 20;
 const TENSORS: [u64; 4] = [256, 128, 64, 32];
-/// How long a step's kernels run.
+/// The duration of a step's kernels.
 const STEP_NS: u64 = 2_000_000;
 
 /// Runs the program. Returns the driver's memory calls and the time in microseconds.
@@ -484,12 +488,14 @@ fn recorded_runs(backend: &AnyBackend) -> Vec<Entry> {
         ),
         scenario(
             "D4/fragmentation",
-            "the five steps on a recorded failure: the live bytes and the request would have fitted",
+            "the five steps, applied to a recorded failure: the live bytes and the request together would have fitted",
             |_: &AnyBackend| fragmented(),
         ),
-        scenario("D4/capacity", "the five steps on a run that needs more than the limit: no setting helps", |_: &AnyBackend| {
-            too_large()
-        }),
+        scenario(
+            "D4/capacity",
+            "the five steps, applied to a run that needs more than the limit: no setting helps",
+            |_: &AnyBackend| too_large(),
+        ),
         scenario(
             "D6/recorded",
             "a recorded training step: memory rises with the activations, falls in backward, and stays low in the optimizer's \
@@ -498,7 +504,7 @@ fn recorded_runs(backend: &AnyBackend) -> Vec<Entry> {
         ),
         scenario(
             "D6/generated",
-            "a generated training step: the same shape, and the optimizer's short-lived second copy",
+            "a generated training step has the same shape, and shows the optimizer's short-lived second copy",
             |_: &AnyBackend| generated_step(),
         ),
     ]
@@ -668,7 +674,9 @@ fn recorded_step() -> Verdict {
     claim(most > 2 * start && top > step.len() / 10 && top < step.len() * 9 / 10, || {
         format!("from {start} to {most} bytes at {top} of {}", step.len())
     })?;
-    claim(optimizing.iter().all(|&bytes| bytes < most / 2), || format!("{optimizing:?} bytes during the optimizer's step"))?;
+    claim(optimizing.iter().all(|&bytes| bytes < most / 2), || {
+        format!("{optimizing:?} bytes are live during the optimizer's step")
+    })?;
     let low = optimizing[0];
     let text = format!(
         "GPT-2 on sequences of varying length, the third step of the recording: {} entries\n\

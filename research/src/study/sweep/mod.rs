@@ -199,7 +199,7 @@ pub struct Job {
     pub capacity: usize,
 }
 
-/// Why a plan cannot be run.
+/// The reason why a plan cannot be run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadPlan {
     /// The plan has no jobs.

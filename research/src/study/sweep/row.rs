@@ -56,7 +56,7 @@ pub struct Row {
     pub fails_above_bytes: Option<u64>,
     /// Whether every request was served.
     pub fits: bool,
-    /// Why the workload did not fit.
+    /// The reason why the workload did not fit.
     pub problem: Option<String>,
     /// The event that failed.
     pub failed_at_event: Option<u64>,

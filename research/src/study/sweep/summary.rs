@@ -46,7 +46,8 @@ pub struct Cell {
 pub struct Comparison {
     /// The policy's smallest memory relative to the baseline's: the geometric mean over the workloads that fit under both.
     pub ratio: Option<Level>,
-    /// The number of workloads for which the policy needs less memory, the same, and more. Not fitting at all counts as more.
+    /// The number of workloads for which the policy needs less memory, the same, and more. A case that does not fit
+    /// counts as more.
     pub counts: [usize; 3],
 }
 
@@ -223,7 +224,7 @@ const SEED: u64 = 1;
 /// A mean with its range or, where documented, with its confidence interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Level {
-    /// The mean: geometric unless documented otherwise.
+    /// The mean, which is geometric unless documented otherwise.
     pub mean: f64,
     /// The smallest value, or the lower end of the interval.
     pub low: f64,
@@ -263,7 +264,7 @@ fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
 /// Returns the geometric mean over seeds and its interval, from the values' logarithms.
 fn with_interval(logs: &[f64]) -> Option<Level> {
     let mean = mean(logs)?;
-    // A single value says nothing about other values.
+    // A single value does not show how other values vary.
     let Interval { low, high } =
         interval_of_mean(logs, CONFIDENCE, SEED).unwrap_or(Interval { low: f64::NEG_INFINITY, high: f64::INFINITY });
     Some(Level { mean: mean.exp(), low: low.exp(), high: high.exp(), count: logs.len() })
@@ -402,7 +403,8 @@ pub struct SeedComparison {
     /// The policy's smallest memory relative to the baseline's: the geometric mean over the seeds that fit under both, with a 95 %
     /// interval.
     pub ratio: Option<Level>,
-    /// The number of seeds for which the policy needs less memory, the same, and more. Not fitting at all counts as more.
+    /// The number of seeds for which the policy needs less memory, the same, and more. A case that does not fit counts
+    /// as more.
     pub counts: [usize; 3],
     /// Wilcoxon's signed-rank test of the logarithms; a negative effect means less memory.
     pub test: SignedRank,

@@ -125,7 +125,7 @@ pub fn stream_per_buffer(calls: u32, streams: u16, bytes: u64) -> Result<Workloa
         events.extend(of.map(|(_, stream)| Event::Synchronize { stream }));
         events.extend(of.map(|(buffer, _)| Event::Free { buffer }));
     }
-    let says = format!("{calls} calls allocate two buffers of {bytes} bytes, each on the next of {streams} streams (vllm#52951)");
+    let says = format!("{calls} calls allocate two buffers of {bytes} bytes each, on {streams} streams in turn (vllm#52951)");
     Ok(Workload { name: format!("stream-per-buffer-{calls}-{streams}"), says, events, ..Workload::default() })
 }
 

@@ -61,7 +61,7 @@ impl Varlen {
             training.step(&micro_batches, None)?;
         }
         let says = format!(
-            "A transformer of {:.2} billion parameters, trained for {} steps of {} samples with lengths {:?} up to {}",
+            "A transformer with {:.2} billion parameters, trained for {} steps of {} samples with lengths {:?} up to {}",
             self.model.parameters() as f64 / 1e9,
             self.steps,
             self.model.batch,
@@ -174,7 +174,7 @@ impl Alternate {
             }
         }
         let says = format!(
-            "A transformer of {:.2} billion parameters: {} rounds of {} answers generated and {} training steps",
+            "A transformer with {:.2} billion parameters: {} rounds of {} answers generated and {} training steps",
             self.model.parameters() as f64 / 1e9,
             self.rounds,
             self.samples,
@@ -323,8 +323,10 @@ impl Prefetch {
                 program.push(Event::Synchronize { stream: COMPUTE })?;
             }
         }
-        let says =
-            format!("A residual network trained for {} steps, {} batches copied ahead on another stream", self.steps, self.depth);
+        let says = format!(
+            "A residual network trained for {} steps, with {} batches copied ahead on another stream",
+            self.steps, self.depth
+        );
         Ok(training.finish("prefetch", says))
     }
 }

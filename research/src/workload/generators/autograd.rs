@@ -25,7 +25,7 @@ use crate::workload::{Event, Workload};
 /// block's output.
 pub type Value = usize;
 
-/// What an operation's backward pass does with the incoming gradient.
+/// The way in which an operation's backward pass handles the incoming gradient.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backward {
     /// It computes a new gradient for each input.
@@ -187,7 +187,7 @@ impl Block {
     }
 
     fn output_bytes(&self) -> u64 {
-        *self.values.last().expect("a block has its input")
+        *self.values.last().expect("every block has an input")
     }
 
     pub(super) fn work(&self) -> u128 {
@@ -200,7 +200,7 @@ impl Block {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Storage(usize);
 
-/// What happens in addition to the model's own operations.
+/// The activity in addition to the model's own operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Surroundings {
     /// If set, operations need scratch memory, of sizes drawn with this seed.
@@ -217,7 +217,7 @@ const CUBLAS_BYTES: u64 = 32 << 20;
 /// The workspace that cuBLASLt keeps, from the first forward pass through a linear layer with a bias in that thread.
 const CUBLAS_LT_BYTES: u64 = 1 << 20;
 
-/// What the forward pass keeps for the backward pass: the tensors that each operation saved.
+/// The memory that the forward pass keeps for the backward pass: the tensors that each operation saved.
 type Tape = Vec<Vec<Storage>>;
 
 /// The way in which a block runs forward.
@@ -355,7 +355,7 @@ impl Engine {
         wants_input: bool,
     ) -> Result<Option<Storage>, WorkloadError> {
         let mut gradients: Vec<Option<Storage>> = vec![None; block.values.len()];
-        *gradients.last_mut().expect("a block has its input") = Some(gradient);
+        *gradients.last_mut().expect("every block has an input") = Some(gradient);
         let mut parameter = first_parameter + block.parameter_count();
         for (at, (operation, saved)) in block.operations.iter().zip(tape).enumerate().rev() {
             parameter -= operation.parameters.len();
@@ -544,7 +544,7 @@ pub(super) struct Plan {
     pub(super) parts: Vec<Part>,
 }
 
-/// What a part's forward pass leaves behind.
+/// The tensors that a part's forward pass leaves behind.
 enum Left {
     Tapes(Vec<Tape>),
     Input(Storage),
@@ -669,7 +669,7 @@ impl Plan {
         };
         let mut gradient = Some(gradient);
         for (at, tape) in tapes.into_iter().enumerate().rev() {
-            let incoming = gradient.take().expect("a middle block passes its gradient on");
+            let incoming = gradient.take().expect("every inner block passes its gradient on");
             let first = first_parameter + at * block.parameter_count();
             gradient = engine.backward(block, tape, incoming, first, wants_input || at > 0)?;
         }

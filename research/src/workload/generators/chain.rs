@@ -58,7 +58,7 @@ pub struct Chain {
     pub layers: u64,
     /// The input of a layer, in bytes (X).
     pub checkpoint_bytes: u64,
-    /// What a layer allocates in addition, in bytes (Y).
+    /// The additional bytes that a layer allocates (Y).
     pub inner_bytes: u64,
     /// The bytes that are live all the time.
     pub fixed_bytes: u64,

@@ -267,8 +267,10 @@ impl Cnn {
                 training.step(&[(&plan, self.batch_bytes(batch)?)], next)?;
             }
         }
-        let says =
-            format!("A residual network of {:?} blocks, batches of {:?}, each {} times", self.stages, self.batches, self.repeats);
+        let says = format!(
+            "A residual network with {:?} blocks, trained on batches of {:?}, each {} times",
+            self.stages, self.batches, self.repeats
+        );
         Ok(training.finish("cnn", says))
     }
 

@@ -95,7 +95,7 @@ pub(super) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, Worklo
 pub(super) fn transformer_of(lists: &[&str]) -> Result<(Transformer, u64), WorkloadError> {
     let mut trained = Trained { model: Transformer::default(), steps: 20 };
     match set_all(TRANSFORMER, &mut trained, lists)? {
-        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "nothing while the batch is being searched for"),
+        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "no value in a search for the largest batch"),
         None => Ok((trained.model, trained.steps)),
     }
 }

@@ -93,7 +93,7 @@ pub enum WorkloadError {
     TooManyEvents,
 }
 
-/// Why an attack or a pattern cannot be generated.
+/// The reason why an attack or a pattern cannot be generated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AttackError {
     /// One of the numbers that describe the attack or pattern is not allowed.

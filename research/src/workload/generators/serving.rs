@@ -173,7 +173,8 @@ impl Serving {
             server.turn()?;
         }
         let says = format!(
-            "A server for a model with {} layers: {} requests, arriving at {} per second, {} at a time, caches: {:?}",
+            "A server for a model with {} layers: {} requests, arriving at {} per second, at most {} at a time, with these \
+             caches: {:?}",
             self.layers, self.requests, self.rate, self.slots, self.growth
         );
         Ok(server.program.finish("serving", says))

@@ -6,7 +6,7 @@ use super::autograd::{Engine, Plan, Storage};
 use super::options::{self, Key, Tensor, WorkloadError};
 use crate::workload::Workload;
 
-/// How gradients become new weights.
+/// The optimizer that turns gradients into new weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Optimizer {
     /// Gradient descent: keeps no state and updates in place, so the allocator never sees the update.
@@ -35,7 +35,7 @@ pub(super) fn optimizer(option: Key, value: &str) -> Result<Optimizer, WorkloadE
     options::one_of(option, value, &[("sgd", Optimizer::Sgd), ("momentum", Optimizer::Momentum), ("adam", Optimizer::Adam)])
 }
 
-/// How weights are kept and updated.
+/// The way in which weights are kept and updated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Updating {
     pub(super) optimizer: Optimizer,

@@ -12,7 +12,7 @@ use super::options::{self, Done, Generator, Key, Trained, WorkloadError, bytes_o
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
 use crate::workload::Workload;
 
-/// Which results of the forward pass are recomputed in the backward pass instead of being kept.
+/// The results of the forward pass that are recomputed in the backward pass instead of being kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checkpointing {
     /// None: all results are kept.
@@ -99,7 +99,7 @@ pub struct Transformer {
     pub optimizer_copy: bool,
     /// The number of micro-batches per step.
     pub accumulation: u64,
-    /// What is recomputed in the backward pass.
+    /// The results that are recomputed in the backward pass.
     pub checkpointing: Checkpointing,
     /// The number of pieces in which a recomputed layer runs (nano-batching); 1 means no division. It is at most the number
     /// of samples in a micro-batch. More than 1 requires [`Checkpointing::EveryLayer`].

@@ -64,7 +64,7 @@ impl Habits {
 pub(super) struct Expected {
     /// Driver calls fail according to a plan.
     pub(super) faults: bool,
-    /// The policy gives invalid answers.
+    /// The policy returns invalid answers.
     pub(super) wrong_answers: bool,
 }
 
@@ -201,7 +201,9 @@ impl Book {
         let pending: Vec<u64> =
             blocks().filter(|block| block.state == BlockActivity::PendingFree).map(|block| block.address.get()).collect();
         for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
-            ensure(Law::NoEarlyReuse, pending.contains(&leaving.address), || format!("{leaving:?} is not pending"))?;
+            ensure(Law::NoEarlyReuse, pending.contains(&leaving.address), || {
+                format!("{leaving:?} should be pending, but is not")
+            })?;
         }
         let stray = pending.iter().find(|&&address| self.leaving.iter().all(|leaving| leaving.address != address));
         ensure(Law::Accounting, stray.is_none(), || format!("the block at {stray:x?} is pending, but no stream uses it"))?;
@@ -369,7 +371,9 @@ impl Trial {
                 // The device hands out whole pages.
                 range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
-        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, but the segments are {ordinary:x?}"))?;
+        ensure(Law::Accounting, same, || {
+            format!("the device holds the ranges {ranges:x?}, but the heap has the segments {ordinary:x?}")
+        })?;
         drop(device);
         // After a failure, some memory may still have to be released.
         let mut device = self.device.steer();
@@ -393,7 +397,7 @@ impl Trial {
         ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())
     }
 
-    /// Checks that no two adjacent free blocks of the same stream remain.
+    /// Checks that adjacent free blocks of the same stream are always coalesced.
     fn check_merged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let heap = self.core.heap();
         let free = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
@@ -402,7 +406,7 @@ impl Trial {
             let both = pair.iter().all(|block| block.state == BlockActivity::Inactive);
             let (Some(low), Some(high)) = (free.get(&pair[0].address.get()), free.get(&pair[1].address.get())) else { continue };
             ensure(Law::Coalescing, !both || low.stream != high.stream, || {
-                format!("adjacent free blocks that should have been coalesced: {low:?}, {high:?}")
+                format!("adjacent free blocks were not coalesced: {low:?} and {high:?}")
             })?;
         }
         Ok(())
@@ -426,7 +430,9 @@ impl Trial {
             let own = segments.iter().filter(|segment| segment.pool == id(pool));
             let reserved: u64 = own.map(|segment| segment.total.get()).sum();
             let agrees = !profile.counts_private_pools || u64::try_from(counted) == Ok(reserved);
-            ensure(Law::Accounting, agrees, || format!("pool {pool} has {reserved} bytes, but counts {counted}"))?;
+            ensure(Law::Accounting, agrees, || {
+                format!("pool {pool} has reserved {reserved} bytes, but its statistics count {counted}")
+            })?;
         }
         Ok(())
     }
@@ -592,7 +598,7 @@ impl Trial {
         let may_wait = |place: usize| calls[place].name == CallName::StreamSynchronize && (unmaps || fails(place));
         let call = (0..calls.len()).find(|&place| FORBIDDEN.contains(&calls[place].name) && !may_wait(place));
         let call = call.map(|place| &calls[place]);
-        ensure(Law::Pools, call.is_none(), || format!("{call:?} while a graph is captured"))
+        ensure(Law::Pools, call.is_none(), || format!("the allocator called {call:?} while a graph was being captured"))
     }
 
     /// Ends all routing and all uses of pools.
@@ -677,11 +683,11 @@ impl Trial {
         }
         drop((core, book));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         let mut device = device.steer();
         let Some(device) = device.insight() else { return Ok(0) };
         let used = device.used_bytes();
-        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes are left on the device"))?;
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes were not returned to the device"))?;
         let race = device.races().first().map(ToString::to_string);
         ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())?;
         Ok(device.driver_and_wait_ns())

@@ -187,7 +187,9 @@ impl Trial {
             None => false,
         };
         let changed = changed_since_answer(&self.core).filter(|_| unchanged && !has_mapped && fault.problem != "never gives up");
-        ensure(Law::Answers, changed.is_none(), || format!("{fault}, but the heap changed: {}", changed.unwrap_or_default()))?;
+        ensure(Law::Answers, changed.is_none(), || {
+            format!("the policy's answer was refused ({fault}), but the heap changed: {}", changed.unwrap_or_default())
+        })?;
         Ok(Outcome::AtFault)
     }
 
@@ -214,7 +216,9 @@ impl Trial {
         if self.routing.is_whole(pool) && !self.core.policy().has_transferred() {
             let mut behind = segment.blocks.iter().skip_while(|block| block.address != live.address()).skip(1);
             let rest = behind.next().filter(|next| next.state == BlockActivity::Inactive);
-            ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were split off in pool {pool}, leaving {rest:?}"))?;
+            ensure(Law::Pools, rest.is_none(), || {
+                format!("pool {pool} must not split blocks, but a request for {bytes} bytes split off {rest:?}")
+            })?;
         }
         Ok(pool)
     }
@@ -356,7 +360,7 @@ impl Trial {
                 held.retain(|&address| ordinary(address));
                 saved.sort_unstable();
                 ensure(Law::Pools, saved == held, || {
-                    format!("pool {pool} was saved with {saved:x?}, but had handed out {held:x?}")
+                    format!("the checkpoint of pool {pool} lists {saved:x?}, but the pool had handed out {held:x?}")
                 })?;
                 self.saved.insert(pool, checkpoint);
                 Ok(Outcome::Done)
@@ -449,7 +453,7 @@ impl Trial {
             let live = self.book.give_back(which, witness);
             let answer = self.core.free(live.allocation);
             ensure(Law::Pools, answer == Err(FreeError::NotAllocated), || {
-                format!("freeing an allocation that the pool took back returned {answer:?}")
+                format!("an allocation was freed again after its pool had taken it back, and the answer was {answer:?}")
             })?;
         }
         Ok(())

@@ -195,7 +195,8 @@ pub(super) fn states<D: DeviceBackend, P: Policy>(
     ensure(Law::Reference, same, || {
         let sums = (heap.limit(), heap.reserved(), heap.largest_free(), heap.is_deferring(), core.memory_fraction());
         format!(
-            "limit, reserved bytes, largest free block, deferral and fraction are {sums:?}, ranges {:?}, expected {reference:?}",
+            "the limit, reserved bytes, largest free block, deferral flag and memory fraction are {sums:?} and the ranges {:?}; \
+             the reference has {reference:?}",
             core.expandable_segments()
         )
     })?;
@@ -260,7 +261,10 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
     ];
     let wrong = checks.iter().find(|(_, holds)| !holds).map(|(name, _)| *name);
     ensure(Law::Reference, wrong.is_none(), || {
-        format!("{} for {size} bytes on stream {stream} does not match these blocks: {all:?}", wrong.unwrap_or(""))
+        format!(
+            "the search {} for {size} bytes on stream {stream} returned a wrong result for the free blocks {all:?}",
+            wrong.unwrap_or("")
+        )
     })
 }
 

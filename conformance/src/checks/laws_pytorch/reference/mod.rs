@@ -58,25 +58,30 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
             Entry::new(Group::Law, format!("reference/{name}"), says, run).requires(Requirement::ExpandableSegments)
         })
         .collect();
-    let says = "the same with hundreds of free blocks, ordered by size or by address";
+    let says = "every decision matches the reference allocator with hundreds of free blocks, ordered by size or by address";
     let crowds = Entry::new(Group::Law, "reference/crowds", says, check_crowds);
     entries.push(crowds.requires(Requirement::ExpandableSegments));
-    let says = "the same with checkpoints restored from a different allocator, with different settings or on a different device";
+    let says = "every decision matches the reference allocator when checkpoints are restored into an allocator with a different \
+                origin, settings or device";
     let foreign = Entry::new(Group::Law, "reference/foreign-checkpoints", says, check_foreign);
     entries.push(foreign.requires(Requirement::ExpandableSegments));
-    let says = "the same while every n-th driver call and up to two calls after it fail, for n from 1 to 12";
+    let says = "every decision matches the reference allocator while every n-th driver call and up to two calls after it fail, \
+                for n from 1 to 12";
     let failing = Entry::new(Group::Law, "reference/every-nth-call-fails", says, check_failing);
     entries.push(failing.requires(Requirement::ExpandableSegments));
-    let says = "the same when other streams use what a restore takes back while event calls fail";
+    let says = "every decision matches the reference allocator when a restore frees blocks that other streams use while event \
+                calls fail";
     let restores = Entry::new(Group::Law, "reference/restores-that-fail", says, check_restores);
     entries.push(restores.requires(Requirement::ExpandableSegments));
-    let says = "the same when callbacks end the pool that a request is routed to and make their own requests";
+    let says = "every decision matches the reference allocator when callbacks make requests and end the pool that a request is \
+                routed to";
     let abandoned = Entry::new(Group::Law, "reference/abandoned-pools", says, |backend: &AnyBackend, _: &Effort| {
         check_default_pool(backend)?;
         check_abandoned(backend)
     });
     entries.push(abandoned.requires(Requirement::ExpandableSegments));
-    let says = "the same in programs that exercise every rule that differs between releases, under each release's rules";
+    let says = "every decision matches the reference allocator under each release's rules, in programs that exercise every rule \
+                that differs";
     let releases =
         Entry::new(Group::Law, "reference/each-release", says, |backend: &AnyBackend, _: &Effort| check_releases(backend));
     entries.push(releases.requires(Requirement::ExpandableSegments));

@@ -47,7 +47,7 @@ impl Doing {
     }
 }
 
-/// The actions of a callback, oldest first. Each comes with whether the callback reports that it freed something.
+/// The actions of a callback, oldest first. Each is stored with whether the callback reports that it freed something.
 type Stock = Arc<Mutex<VecDeque<(Doing, bool)>>>;
 
 /// The answers that callbacks received.
@@ -192,7 +192,7 @@ impl Play {
             compare::private_blocks(&self.core, &self.reference)?;
         }
         let (seen, expected) = (self.core.policy().collection_target(self.core.heap()), self.reference.collection_target());
-        ensure(Law::Reference, seen == expected, || format!("{seen:?} would be collected, expected {expected:?}"))?;
+        ensure(Law::Reference, seen == expected, || format!("garbage collection would release {seen:?}, expected {expected:?}"))?;
         if let Some(allocation) = self.held.first() {
             let (seen, expected) = (self.core.segment_of(allocation), self.reference.segment_of(allocation.address().get()));
             ensure(Law::Reference, seen == Some(expected), || format!("segment_of is {seen:?}, expected {expected:?}"))?;
@@ -266,7 +266,7 @@ impl Play {
                 let is_known = self.core.segment_of(&again).is_some();
                 let answer = self.core.free(again);
                 let refused = answer == Err(FreeError::NotAllocated) && !is_known;
-                ensure(Law::Reference, refused, || format!("a void allocation was accepted: {answer:?}"))?;
+                ensure(Law::Reference, refused, || format!("an invalid allocation was accepted: {answer:?}"))?;
                 Answer::Nothing
             }
             Step::Record(which, place) => match self.pick(which) {
@@ -500,9 +500,9 @@ impl Play {
         device.plan_faults(FaultPlan::none());
         drop((core, held));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
-        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes are left on the device"))
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes were not returned to the device"))
     }
 
     fn give_everything_back(&mut self) -> Result<(), Broken> {
@@ -573,7 +573,7 @@ pub(super) fn adopt(
         let mut asked = Vec::new();
         let answer = core.adopt(&segment, &mut |address, pages| {
             asked.push((address.get(), pages));
-            (handles.pop_front().expect("one handle for each mapped page"), 1)
+            (handles.pop_front().expect("there is one handle for each mapped page"), 1)
         });
         let runs = page.map_or(Vec::new(), |page| asked_for(&segment, page));
         ensure(Law::Reference, asked == runs, || {

@@ -77,7 +77,7 @@ pub(super) enum Order {
 /// The private pools in programs: those of users and those of graphs.
 pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
 
-/// The index that stands for the default pool in steps that may name it.
+/// The index of the default pool in steps that may name it.
 pub(super) const DEFAULT_POOL: usize = POOLS.len();
 
 /// Returns the id of a private pool or of the default pool.

@@ -59,7 +59,7 @@ impl Account {
         self.live + self.rounding + self.pending + self.inactive_split + self.whole + self.expandable
     }
 
-    /// What the statistics must report.
+    /// The values that the statistics must report.
     pub(crate) fn by_family(&self) -> [(Family, u64); 5] {
         [
             (Family::ReservedBytes, self.sum()),
@@ -124,44 +124,52 @@ impl Ledger {
             if self.sums_reset {
                 line.base = stat.current;
                 ensure(Law::Counters, stat.allocated == 0 && stat.freed == 0, || {
-                    format!("sums were reset but are not 0: {stat:?}")
+                    format!("the sums are not 0 after a reset: {stat:?}")
                 })?;
             } else {
                 ensure(Law::Counters, stat.allocated - stat.freed + base == stat.current, || {
                     format!("{stat:?} does not add up, starting from {base}")
                 })?;
                 let grew = stat.allocated >= last.allocated && stat.freed >= last.freed;
-                ensure(Law::Counters, grew, || format!("a sum fell: {last:?}, then {stat:?}"))?;
+                ensure(Law::Counters, grew, || format!("a sum decreased from {last:?} to {stat:?}"))?;
             }
             ensure(Law::Counters, stat.peak >= stat.current, || format!("the peak is below the current value: {stat:?}"))?;
             if self.peaks_reset {
                 ensure(Law::Counters, stat.peak == stat.current, || {
-                    format!("peaks were reset but differ from the current value: {stat:?}")
+                    format!("after a reset, a peak differs from the current value: {stat:?}")
                 })?;
             } else {
-                ensure(Law::Counters, stat.peak >= last.peak, || format!("a peak fell: {last:?}, then {stat:?}"))?;
+                ensure(Law::Counters, stat.peak >= last.peak, || {
+                    format!("a peak decreased without a reset, from {last:?} to {stat:?}")
+                })?;
             }
             line.last = stat;
         }
         if self.sums_reset {
             let left = stats.scalars().into_iter().find(|&(name, value)| name != "max_split_size" && value != 0);
-            ensure(Law::Counters, left.is_none(), || format!("sums were reset but are not 0: {left:?}"))?;
+            ensure(Law::Counters, left.is_none(), || format!("the sums are not 0 after a reset: {left:?}"))?;
         }
         (self.peaks_reset, self.sums_reset) = (false, false);
         // A rescued request has the entry of the failure that it was spared.
         let counted = [stats.num_device_alloc, stats.num_device_free, stats.num_ooms + stats.num_rescues];
         ensure(Law::Counters, counted == self.told, || {
-            format!("memory taken, returned, and refused or rescued: the statistics say {counted:?}, the trace {:?}", self.told)
+            format!(
+                "the statistics count {counted:?} segments taken, segments returned, and requests refused or rescued; the \
+                     trace has {:?}",
+                self.told
+            )
         })?;
         let segments = stats.family(Family::Segment).all.current;
         // An expandable segment is counted once, no matter how often memory is mapped in it.
         let counted = if is_virtual { segments } else { stats.num_device_alloc - stats.num_device_free + self.segments_at_reset };
-        ensure(Law::Counters, segments == counted, || format!("{segments} segments, but the driver calls add up to {counted}"))?;
+        ensure(Law::Counters, segments == counted, || {
+            format!("there are {segments} segments, but the driver calls add up to {counted}")
+        })?;
         for family in Family::ALL {
             let set = stats.family(family);
             let sums = |value: fn(&Stat) -> i64| value(&set.small) + value(&set.large) == value(&set.all);
             let agree = sums(|stat| stat.current) && sums(|stat| stat.allocated) && sums(|stat| stat.freed);
-            ensure(Law::Counters, agree, || format!("{}: the pools do not add up: {set:?}", family.name()))?;
+            ensure(Law::Counters, agree, || format!("the pools do not add up to the total of {}: {set:?}", family.name()))?;
         }
         Ok(())
     }

@@ -68,7 +68,8 @@ struct Held {
     word: u32,
 }
 
-/// How long segments of the large pool have been entirely free, as a number of searches in that pool (spec 2.7).
+/// The time for which segments of the large pool have been entirely free, as a number of searches in that pool (spec
+/// 2.7).
 #[derive(Clone, Default, Debug)]
 struct Ages {
     searches: u64,
@@ -300,7 +301,9 @@ impl Trial {
                 // The device hands out whole pages.
                 range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
-        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, but the segments are {ordinary:x?}"))
+        ensure(Law::Accounting, same, || {
+            format!("the device holds the ranges {ranges:x?}, but the heap has the segments {ordinary:x?}")
+        })
     }
 
     /// Checks that the counts of oversize blocks and segments follow from the rules, which have not changed since the
@@ -315,7 +318,9 @@ impl Trial {
         );
         let stats = self.core.stats();
         let said = (stats.oversize_allocations.current, stats.oversize_segments.current);
-        ensure(Law::Accounting, said == counted, || format!("the oversize counts are {said:?}, but should be {counted:?}"))
+        ensure(Law::Accounting, said == counted, || {
+            format!("the statistics of oversize blocks are {said:?}, but should be {counted:?}")
+        })
     }
 
     /// Compares the allocator's use counts with the trial's.
@@ -328,7 +333,7 @@ impl Trial {
 fn check_coalesced(segments: &[SegmentInfo]) -> Result<(), Broken> {
     for segment in segments {
         let apart = segment.blocks.windows(2).find(|pair| pair.iter().all(|block| block.state == BlockActivity::Inactive));
-        ensure(Law::Coalescing, apart.is_none(), || format!("adjacent free blocks: {apart:?}"))?;
+        ensure(Law::Coalescing, apart.is_none(), || format!("adjacent free blocks were not coalesced: {apart:?}"))?;
     }
     Ok(())
 }
@@ -627,7 +632,9 @@ impl Trial {
                 break;
             }
         }
-        ensure(Law::Endings, self.history.is_empty(), || format!("the history ends with memory still held: {:?}", self.history))?;
+        ensure(Law::Endings, self.history.is_empty(), || {
+            format!("the trace ends with memory that is still held: {:?}", self.history)
+        })?;
         let reserved = self.core.heap().reserved();
         ensure(Law::Endings, reserved == Bytes::ZERO, || format!("{reserved} bytes are still reserved"))?;
         for family in Family::ALL {
@@ -658,9 +665,9 @@ impl Trial {
         device.plan_faults(FaultPlan::none());
         drop((core, held));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
         let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
-        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes are left on the device"))?;
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes were not returned to the device"))?;
         // On a real device, work fails if its memory is unmapped, and takes down the entire
         // process.
         let is_pulled_away = |race: &&Race| race.second.touch == Touch::Unmapped;

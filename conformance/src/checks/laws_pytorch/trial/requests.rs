@@ -45,7 +45,10 @@ impl Trial {
             let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address.get() == address);
             let right = self.rules.cut(whole, size);
             ensure(Law::Placement, block.is_some_and(|block| block.size.get() == right), || {
-                format!("a request for {bytes} bytes from a block of {whole} should have taken {right}, but took {block:?}")
+                format!(
+                    "a request for {bytes} bytes from a block of {whole} bytes should have taken {right} bytes, but took \
+                         {block:?}"
+                )
             })?;
         }
         match (expected, asked) {
@@ -146,19 +149,21 @@ impl Trial {
         else {
             return Ok(());
         };
-        ensure(Law::Pools, !is_borrowed || !segment.expandable, || format!("pool {served} served only a part of {segment:?}"))?;
+        ensure(Law::Pools, !is_borrowed || !segment.expandable, || {
+            format!("pool {served} served a request of the default pool from an expandable segment: {segment:?}")
+        })?;
         let mut blocks = segment.blocks.iter().skip_while(|block| block.address.get() != address);
         let size = blocks.next().map_or(0, |block| block.size.get());
         if self.routing.is_whole(served) {
             let rest = blocks.next().filter(|next| next.state == BlockActivity::Inactive);
             return ensure(Law::Pools, rest.is_none(), || {
-                format!("{bytes} bytes were split off in pool {served}, leaving {rest:?}")
+                format!("pool {served} must not split blocks, but a request for {bytes} bytes split off {rest:?}")
             });
         }
         let right = Rules::default().rounded(bytes);
         let is_exact = !self.expandable || is_borrowed || size == right;
         ensure(Law::Placement, is_exact, || {
-            format!("a request for {bytes} bytes took {size} from an expandable segment, expected {right}")
+            format!("a request for {bytes} bytes took {size} bytes from an expandable segment, expected {right}")
         })?;
         let pool = if served == 0 { PoolId::DEFAULT } else { id(served) };
         self.check_growth(before, (pool, stream), right, address)
@@ -202,7 +207,9 @@ impl Trial {
         }
         let page = if Rules::is_large(size) { self.rules.large_segment } else { 2 << 20 };
         let sum = mapped.iter().map(|&(_, bytes)| bytes).sum::<u64>();
-        ensure(Law::Placement, sum < size + page, || format!("{mapped:x?} were mapped for {size} bytes, in pages of {page}"))?;
+        ensure(Law::Placement, sum < size + page, || {
+            format!("more pages of {page} bytes were mapped than {size} bytes need: {mapped:x?}")
+        })?;
         let piecemeal = mapped.windows(2).find(|pair| pair[0].0 + pair[0].1 == pair[1].0);
         ensure(Law::Placement, piecemeal.is_none(), || format!("a gap was mapped in two pieces: {piecemeal:x?}"))?;
         let Some(ranges) = self.ranges(before, pool, stream, Rules::is_large(size)) else { return Ok(()) };
@@ -254,7 +261,7 @@ impl Trial {
         Some(ranges)
     }
 
-    /// Must be called before a request; `segments` is the state of the heap at that point.
+    /// This must be called before a request; `segments` is the state of the heap at that point.
     pub(super) fn before_request(&mut self, segments: Vec<SegmentInfo>, bytes: u64) -> Before {
         if self.limit.is_some() && self.rules.collection_hundredths > 0 && Rules::is_large(self.rules.rounded(bytes)) {
             self.ages.searches += 1;
@@ -286,10 +293,10 @@ impl Trial {
         };
         let counts = waits == (0, 0) || waits == (1, 1);
         ensure(Law::Ladder, counts, || {
-            format!("a request for {bytes} bytes has {waits:?} waits and retries, which must be 0 or 1 of each")
+            format!("a request for {bytes} bytes caused {waits:?} waits and retries; there must be none, or one of each")
         })?;
         ensure(Law::Ladder, seen == expected, || {
-            format!("a request for {bytes} bytes did {seen:x?}, but the rules require {expected:x?}")
+            format!("a request for {bytes} bytes caused {seen:x?}, but the rules require {expected:x?}")
         })
     }
 
