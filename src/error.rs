@@ -74,7 +74,7 @@ impl AllocError {
         let asserts = &profile.asserts;
         let (of_stream, mut more) = (asserts.stream.unwrap_or_default().0, "");
         let (condition, line) = match self {
-            AllocError::Capturing => asserts.capture.unwrap_or_default(),
+            AllocError::Capturing => asserts.capture,
             AllocError::NotCaptured if profile.reuses_by_graph => {
                 more = "Could not find memory pool id for capture.";
                 ("found", of_stream)

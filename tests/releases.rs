@@ -130,6 +130,44 @@ fn emptying_the_cache_fails_during_a_routing() {
     }
 }
 
+/// While requests are routed to a pool or a graph is captured, emptying the cache of a different pool without uses fails
+/// in every release, with the messages of the compiled allocators.
+#[test]
+fn emptying_the_cache_of_a_pool_fails_during_a_capture() {
+    let (unused, routed) = (PoolId(0, 2), PoolId(1, 0));
+    for (name, condition, line) in [
+        ("2.8", "captures_underway.empty()", 3235),
+        ("2.9", "captures_underway.empty()", 3475),
+        ("2.10", "captures_underway.empty()", 3583),
+        ("2.11", "captures_underway.empty()", 3662),
+        ("2.12", "captures_underway.empty()", 3941),
+        ("2.13", "!is_capture_context()", 4291),
+        ("2.14", "!is_capture_context()", 4290),
+        ("2.15", "!is_capture_context()", 4448),
+    ] {
+        let profile = Profile::of(name).expect("a known release");
+        let mut core = core(profile, Bytes::mib(64), "");
+        core.begin_pool(unused, PoolFilter::All).expect("a new pool");
+        let block = core.allocate(Bytes::mib(3), StreamId::DEFAULT).expect("room");
+        core.end_pool(unused).expect("routed to");
+        core.free(block).expect("ours");
+        core.release_pool(unused).expect("one use");
+        core.begin_pool(routed, PoolFilter::Stream(StreamId::DEFAULT)).expect("a new pool");
+        core.set_capturing(true);
+        let waits = core.stats().num_sync_all_streams;
+        let error = core.release_cached_pool(unused).expect_err("a capture cannot wait");
+        assert_eq!(core.stats().num_sync_all_streams, waits + 1, "{name}: it counts as a wait");
+        assert_eq!(core.heap().reserved(), Bytes::mib(20), "{name}: the memory stays");
+        let message = error.message(profile);
+        assert!(message.starts_with(condition) && message.contains(&format!(":{line}, please")), "{name}: {message}");
+        core.release_cached_pool(routed).expect("nothing happens to a pool in use");
+        core.set_capturing(false);
+        core.end_pool(routed).expect("routed to");
+        core.release_cached_pool(unused).expect("nothing is captured");
+        assert_eq!(core.heap().reserved(), Bytes::ZERO, "{name}");
+    }
+}
+
 /// With the setting for it, 2.9 serves nothing while requests are routed but the caller's stream is not captured.
 #[test]
 fn reuse_in_captures_needs_a_capture() {

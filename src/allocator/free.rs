@@ -81,12 +81,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.heap.is_deferring() {
             self.synchronize()?;
-        } else if self.profile.asserts.capture.is_some() {
-            self.stats.num_sync_all_streams += 1;
-            return Err(AllocError::Capturing);
+        } else if self.profile.keeps_cache_in_captures {
+            return Err(self.refuse_to_wait());
         }
         self.release_leftovers()?;
         self.release_all().map(|_| ())
+    }
+
+    /// The error of a wait during a capture, which PyTorch counts before it fails.
+    #[cold]
+    pub(super) fn refuse_to_wait(&mut self) -> AllocError {
+        self.stats.num_sync_all_streams += 1;
+        AllocError::Capturing
     }
 
     /// Frees blocks whose events are complete, without waiting. Checks each stream's events in order, up to the first

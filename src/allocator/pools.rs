@@ -96,7 +96,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// in use or an unknown one (spec 2.10).
     ///
     /// # Errors
-    /// Any error from the device, or the pool has been released more often than used.
+    /// Any error from the device; [`AllocError::Capturing`]; or the pool has been released more often than used.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         let Some(pool_number) = self
             .heap
@@ -106,6 +106,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         else {
             return Ok(());
         };
+        if self.heap.is_deferring() {
+            return Err(self.refuse_to_wait());
+        }
         self.synchronize_pool(pool_number)?;
         self.heap.private_pools().check_uses(pool_number)?;
         let blocks = self.heap.releasable_of(pool_number);

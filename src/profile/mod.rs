@@ -62,6 +62,9 @@ pub struct Profile {
     /// Whether, with the setting graph_capture_record_stream_reuse, the release reuses blocks during a capture when
     /// the graph makes their stream wait for the other streams (spec 3.8).
     pub reuses_by_graph: bool,
+    /// Whether emptying the entire cache fails while a graph is captured. If not, it spares the default pool (spec 2.10).
+    /// In every release, emptying the cache of one private pool fails then.
+    pub keeps_cache_in_captures: bool,
     /// Whether the release tries the pools that may serve requests when the device is out of memory only after
     /// releasing the cache, and not before.
     pub borrows_last: bool,
@@ -170,9 +173,9 @@ pub(crate) struct Asserts {
     pub(crate) not_in_use: u32,
     /// The pool was released more often than used, which is detected when its memory is released.
     pub(crate) overreleased: u32,
-    /// The program empties the cache during a capture, in releases with an assert against this: the asserted condition
-    /// and its line.
-    pub(crate) capture: Option<(&'static str, u32)>,
+    /// The program empties the cache during a capture, or that of a private pool without uses: the asserted condition and
+    /// its line.
+    pub(crate) capture: (&'static str, u32),
     /// With the setting graph_capture_record_stream_reuse, in releases with these asserts: a request for a stream that
     /// is not captured or is captured outside any routing; and a routing that ends during its capture.
     pub(crate) stream: Option<(u32, u32)>,
@@ -235,6 +238,8 @@ impl Profile {
         same.handle_types = other.handle_types;
         same.shows = other.shows;
         same.asserts = other.asserts;
+        // A replay does not repeat calls that fail.
+        same.keeps_cache_in_captures = other.keeps_cache_in_captures;
         same.counts_private_pools = other.counts_private_pools;
         same.counts_rejections = other.counts_rejections;
         same.oom_words = other.oom_words;

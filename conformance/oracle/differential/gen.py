@@ -242,7 +242,7 @@ class Lending:
     def step(self):
         r, out, live = self.random, self.out, self.live
         u = r.random()
-        if self.routed is not None and u < 0.1:
+        if self.routed is not None and u < 0.09:
             return self.end_pool()
         if u < 0.03:
             return self.create()

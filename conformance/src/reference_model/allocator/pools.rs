@@ -149,6 +149,10 @@ impl Reference {
         if !self.is_freeable(id) {
             return Ok(());
         }
+        if self.is_deferring() {
+            self.accounts.waits += 1;
+            return Err(AllocError::Capturing);
+        }
         self.synchronize_pool(id)?;
         self.check_uses(id)?;
         let small = self.releasable_of(id, PoolClass::Small);

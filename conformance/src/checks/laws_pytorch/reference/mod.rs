@@ -453,11 +453,11 @@ mod tests {
 
     /// The rules that the laws can observe. The settings dialect has separate laws; the other fields decide what is
     /// shown or what is requested from a device.
-    const RULES: [(&str, Take); 21] = rules![
+    const RULES: [(&str, Take); 22] = rules![
         tie_break rounds_by_one_division limit_rounding limits_whole_memory asks_for_total deferral asks_after_refusal oom_words
         expandable_hint gives_short_ranges_back counts_private_pools restores_grown_segments expands_private_pools
         forgets_captured_uses flushes_before_saving flushes_at_pool_end borrows_last borrows_expandable oldest_routing_decides
-        counts_failed_routings forgets_no_split
+        counts_failed_routings forgets_no_split keeps_cache_in_captures
     ];
     const OTHERS: [(&str, Take); 5] = rules![name dialect handle_types counts_rejections shows];
 
