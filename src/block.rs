@@ -404,7 +404,7 @@ impl Arena {
     }
 
     /// The slots of all live blocks, in slot order.
-    pub(crate) fn live(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn occupied(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().enumerate().filter(|(_, block)| block.size != 0).map(|(index, _)| index as u32)
     }
 }

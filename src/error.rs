@@ -21,8 +21,8 @@ pub enum AllocError {
     /// A request of 0 bytes. PyTorch's entry points return a null pointer for it without calling the allocator (spec
     /// 2.1).
     ZeroSize,
-    /// The request is for at least 2^60 bytes through [`crate::Allocator::allocate`], or its rounded size exceeds 64
-    /// bits.
+    /// The request is for at least 2^60 bytes through [`crate::Allocator::allocate`], its rounded size exceeds 64 bits, or
+    /// an expandable segment has too few addresses for it.
     TooLarge {
         /// The requested bytes.
         requested: Bytes,
@@ -38,8 +38,8 @@ pub enum AllocError {
     /// An internal assert of PyTorch before 2.5 fails: for a large request, it would release a free block of an
     /// expandable segment as if the block were an entire segment (spec 2.9). The effects of earlier rungs remain.
     ExpandableRelease,
-    /// An internal assert of PyTorch before 2.8 fails: the program emptied the cache while requests were routed to a
-    /// private pool. Nothing has been released.
+    /// An internal assert of PyTorch fails: while a graph counted as being captured, the program emptied the cache of a
+    /// private pool without uses or, before 2.8, the entire cache. Nothing has been released.
     Capturing,
     /// An internal assert of PyTorch fails, with the setting graph_capture_record_stream_reuse. In release 2.9, it
     /// fails for a request on a stream that is not being captured while other requests are routed to a private pool.

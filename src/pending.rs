@@ -339,7 +339,7 @@ impl<E> Pending<E> {
 
     /// Removes and returns the stream's deferred blocks whose other uses end before the stream's next work in the
     /// capture, oldest first, and forgets these uses.
-    pub(crate) fn take_passed(&mut self, arena: &mut Arena, capture: u64, stream: StreamId, stream_slot: u16) -> Vec<u32> {
+    pub(crate) fn take_ordered(&mut self, arena: &mut Arena, capture: u64, stream: StreamId, stream_slot: u16) -> Vec<u32> {
         let Some(awaited) = self.captures.get(&capture).and_then(|notes| notes.awaited.get(&stream)) else { return Vec::new() };
         let is_passed = |index: u32| self.ends.get(&index).is_some_and(|ends| ends.iter().all(|end| awaited.contains(end)));
         let is_taken = |&index: &u32| arena.at(index).stream == stream_slot && is_passed(index);
@@ -354,11 +354,11 @@ impl<E> Pending<E> {
         taken
     }
 
-    pub(crate) fn take_spare(&mut self) -> Option<E> {
+    pub(crate) fn take_spare_event(&mut self) -> Option<E> {
         self.spare.pop()
     }
 
-    pub(crate) fn return_spare(&mut self, event: E) {
+    pub(crate) fn return_spare_event(&mut self, event: E) {
         self.spare.push(event);
     }
 
@@ -371,7 +371,7 @@ impl<E> Pending<E> {
 
     /// Every stream that uses a block or for which a block waits, with repetitions.
     pub(crate) fn streams(&self, arena: &Arena) -> impl Iterator<Item = StreamId> {
-        let first = arena.live().filter_map(|index| arena.at(index).first_use());
+        let first = arena.occupied().filter_map(|index| arena.at(index).first_use());
         let waited_for = self.queues.iter().filter(|(_, events)| !events.is_empty()).map(|(stream, _)| stream);
         first.chain(self.uses.values().flat_map(|uses| uses.iter().map(|(stream, ())| stream))).chain(waited_for)
     }

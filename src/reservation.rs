@@ -80,13 +80,13 @@ impl<M> Reservation<M> {
         start..end
     }
 
-    /// Takes the first pages among `places` that have memory, at most `most` pages or an entire handle, as a separate
-    /// run. `split` keeps a given number of pages of a run's memory and returns the rest. A handle must be entirely in
+    /// Makes the first pages among `places` that have memory, at most `most` pages or an entire handle, a separate run.
+    /// Returns their places. `split` keeps a given number of pages of a run's memory and returns the rest. A handle must be entirely in
     /// `places` or not at all.
     ///
     /// # Errors
     /// The error of `split`. Nothing has changed.
-    pub(crate) fn first_run<E>(
+    pub(crate) fn separate_first_run<E>(
         &mut self,
         places: Range<u64>,
         most: u64,
@@ -111,14 +111,14 @@ impl<M> Reservation<M> {
     }
 
     /// Divides the runs so that each has one page or is a handle. `split` is the same as for
-    /// [`Reservation::first_run`].
+    /// [`Reservation::separate_first_run`].
     ///
     /// # Errors
     /// The error of `split`. Some runs may already have been divided.
     pub(crate) fn separate_pages<E>(&mut self, mut split: impl FnMut(&mut M, u64) -> Result<M, E>) -> Result<(), E> {
         let pages = self.size / self.page;
         let mut at = 0;
-        while let Some(run) = self.first_run(at..pages, 1, &mut split)? {
+        while let Some(run) = self.separate_first_run(at..pages, 1, &mut split)? {
             at = run.end;
         }
         Ok(())
@@ -161,7 +161,8 @@ pub(crate) struct Pages {
 pub(crate) struct Reservations<M> {
     by_base: BTreeMap<u64, Reservation<M>>,
     made: u64,
-    /// Unmapped memory that the device failed to release. The allocator tries again whenever it releases memory.
+    /// Unmapped memory that the device failed to release. The allocator tries again before it takes pages, when the cache
+    /// is emptied, and before it frees a range of addresses.
     unreleased: Vec<M>,
     /// Pages that the device failed to unmap although no segment uses them. The allocator also tries these again.
     stuck: Vec<Pages>,

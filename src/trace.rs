@@ -68,7 +68,7 @@ pub struct TraceEntry {
 
 /// Receives an entry for every action of an allocator.
 pub trait Observer {
-    /// Whether the observer reads the entries. If false, the allocator does not create them.
+    /// Whether the observer reads the entries. If false, requests and frees do not create theirs.
     const WATCHES: bool = true;
 
     /// Called for every entry, in order, as it happens.

@@ -57,6 +57,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// See [`AllocError`].
     pub fn raw_allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         let (request, stream_slot) = self.prepare(requested, stream)?;
+        // Only PyTorch 2.9 has this rule.
         if self.heap.private_pools().needs_capture() && self.policy.reuses_in_captures() {
             return Err(AllocError::NotCaptured);
         }
@@ -79,7 +80,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
         if self.heap.is_deferring() {
-            self.free_passed(stream)?
+            self.free_ordered(stream)?
         } else {
             self.process_events()?
         }
@@ -116,8 +117,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     #[inline(always)]
     pub(super) fn splits(&self, index: u32, request: &Request) -> bool {
         let whole = self.heap.arena.at(index).size;
-        let is_kept_whole = self.heap.private_pools().is_kept_whole(request.pool.pool_number());
-        whole != request.size.0 && !is_kept_whole && self.policy.splits(Bytes(whole), request)
+        let is_no_split = self.heap.private_pools().is_no_split(request.pool.pool_number());
+        whole != request.size.0 && !is_no_split && self.policy.splits(Bytes(whole), request)
     }
 
     /// The part of a free block that the request gets: the entire block, unless the policy splits it.

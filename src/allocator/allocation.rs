@@ -75,8 +75,8 @@ impl Allocation {
         self.address
     }
 
-    /// The same block, for a clone of its allocator that was made while the block was allocated. Each of the two
-    /// allocators accepts only its own handle.
+    /// The same block, for a clone of its allocator that was made while the block was allocated. Use it only with the
+    /// clone: the original accepts it too, and would free the same block twice.
     pub fn in_a_clone(&self) -> Allocation {
         Allocation { address: self.address, id: self.id, maker: self.maker }
     }

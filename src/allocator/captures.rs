@@ -29,7 +29,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Forgets the newest capture whose requests are routed to the pool, because the routing is about to end. Fails
     /// while one of the capture's streams is still being captured.
-    pub(super) fn end_capture(&mut self, id: PoolId) -> Result<(), PoolError> {
+    pub(super) fn forget_capture(&mut self, id: PoolId) -> Result<(), PoolError> {
         let number = self.heap.private_pools().number_of(id).filter(|_| self.reuses_by_graph());
         let Some((capture, streams)) = number.and_then(|number| self.pending.newest_capture(number)) else { return Ok(()) };
         if streams.into_iter().any(|stream| !matches!(self.device.capture(stream), Ok(None))) {
@@ -54,7 +54,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Frees blocks of the captured stream whose uses by other streams are over, because the graph makes the stream
     /// wait for that work.
     #[cold]
-    pub(super) fn free_passed(&mut self, stream: StreamId) -> Result<(), AllocError> {
+    pub(super) fn free_ordered(&mut self, stream: StreamId) -> Result<(), AllocError> {
         if !self.reuses_by_graph() {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let awaited = self.pending.awaited(capture.id, pool_number, stream).ok_or(AllocError::NotCaptured)?;
         self.device.add_awaited(stream, awaited)?;
         let stream_slot = self.heap.stream_slot(stream)?;
-        for index in self.pending.take_passed(&mut self.heap.arena, capture.id, stream, stream_slot) {
+        for index in self.pending.take_ordered(&mut self.heap.arena, capture.id, stream, stream_slot) {
             self.free_waiting(index);
         }
         Ok(())

@@ -59,7 +59,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<Restored, CheckpointError> {
         let id = checkpoint.pool;
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::LostPool(id))?;
-        if self.heap.private_pools().freeable().contains(&pool_number) {
+        if self.heap.private_pools().is_abandoned(pool_number) {
             return Err(CheckpointError::Abandoned(id));
         }
         if self.heap.is_parted(pool_number) {
@@ -82,7 +82,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// [`CheckpointError::UnknownPool`].
     pub fn pool_live_allocations_are(&self, id: PoolId, expected: &[DeviceAddress]) -> Result<bool, CheckpointError> {
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::UnknownPool(id))?;
-        let blocks = self.heap.arena.live().map(|index| self.heap.arena.at(index));
+        let blocks = self.heap.arena.occupied().map(|index| self.heap.arena.at(index));
         let live =
             blocks.filter(|block| block.state == BlockState::Allocated && PoolSlot(block.pool).pool_number() == pool_number);
         let live: BTreeSet<DeviceAddress> = live.map(|block| DeviceAddress(block.address)).collect();
@@ -143,7 +143,7 @@ impl Heap {
     fn heads_of(&self, pool_number: u16) -> Vec<u32> {
         let is_used = |block: &Block| matches!(block.state, BlockState::Allocated | BlockState::Pending);
         let is_head = |block: &Block| block.prev == NIL && PoolSlot(block.pool).pool_number() == pool_number;
-        let mut heads: Vec<u32> = self.arena.live().collect();
+        let mut heads: Vec<u32> = self.arena.occupied().collect();
         heads.retain(|&index| is_head(self.arena.at(index)) && is_used(self.arena.at(index)));
         heads.sort_unstable_by_key(|&index| self.arena.at(index).address);
         heads.extend(self.free_of(pool_number).filter(|&index| self.arena.at(index).prev == NIL));
@@ -154,7 +154,8 @@ impl Heap {
     fn is_parted(&self, pool_number: u16) -> bool {
         let differ = |block: &Block| self.arena.get(block.prev).is_some_and(|before| before.stream != block.stream);
         let of_pool = |block: &Block| PoolSlot(block.pool).pool_number() == pool_number;
-        self.mixes_streams() && self.arena.live().map(|index| self.arena.at(index)).any(|block| of_pool(block) && differ(block))
+        self.mixes_streams()
+            && self.arena.occupied().map(|index| self.arena.at(index)).any(|block| of_pool(block) && differ(block))
     }
 
     /// The free blocks of a pool, small ones first.
@@ -202,7 +203,7 @@ impl Fit<'_> {
             PoolSlot(block.pool).pool_number() == self.pool_number && self.will_be_free(*index) && !self.will_be_free(block.prev)
         };
         let mut starts: BTreeMap<u64, u32> =
-            arena.live().filter(is_start).map(|index| (arena.at(index).address, index)).collect();
+            arena.occupied().filter(is_start).map(|index| (arena.at(index).address, index)).collect();
         for segment in &checkpoint.segments {
             let start = starts.remove(&segment.address.0);
             let start = start.filter(|&start| self.heap.stream(arena.at(start).stream) == segment.stream);

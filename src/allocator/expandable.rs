@@ -224,7 +224,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> (u64, Result<(), AllocError>) {
         let mut at = places.start;
         while at < places.end {
-            let run = match self.first_run(base, at..places.end) {
+            let run = match self.separate_first_run(base, at..places.end) {
                 Ok(Some(run)) => run,
                 Ok(None) => break,
                 Err(error) => return (at, Err(error.into())),
@@ -249,11 +249,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// The first mapped pages among `places`, as many as the device accepts in one call.
-    fn first_run(&mut self, base: u64, places: Range<u64>) -> Result<Option<Range<u64>>, BackendError> {
+    fn separate_first_run(&mut self, base: u64, places: Range<u64>) -> Result<Option<Range<u64>>, BackendError> {
         let Allocator { device, reservations, .. } = self;
         let Some((_, range)) = reservations.holding(base) else { return Ok(None) };
         let (page, most) = (Bytes(range.page), device.run_pages());
-        range.first_run(places, most, |memory, pages| device.split_run(memory, page, pages))
+        range.separate_first_run(places, most, |memory, pages| device.split_run(memory, page, pages))
     }
 
     /// Unmaps a run of mapped pages, or a handle.
@@ -309,7 +309,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let _ = self.release_leftovers();
         let ranges: Vec<_> = self.reservations.iter().map(|(base, range)| (base, range.size, range.page)).collect();
         for (base, size, page) in ranges {
-            while let Ok(Some(run)) = self.first_run(base, 0..size / page) {
+            while let Ok(Some(run)) = self.separate_first_run(base, 0..size / page) {
                 let _ = self.unmap_mapped(base, run.clone(), page);
                 if let Some(run) = self.take_run(base, run.start) {
                     let _ = self.release_run(run.memory);

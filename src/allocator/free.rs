@@ -1,8 +1,10 @@
 //! The path of a free: a block becomes free immediately or, if other streams use it, when their events are complete
 //! (spec 3.3 to 3.7).
 //!
+//! A block may serve a new request of its own stream at once: the GPU carries out a stream's work in order, so whatever used
+//! the block before is done when the new work begins. Work of another stream is not ordered like that, so the block waits.
 //! The events are recorded when the program frees the block, and checked at the beginning of every request. While a graph
-//! is captured, nothing is recorded or checked (`captures.rs`).
+//! counts as being captured, nothing is recorded or checked (`captures.rs`).
 
 use super::{Allocation, Allocator};
 use crate::block::BlockState;
@@ -85,7 +87,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.refuse_to_wait());
         }
         self.release_leftovers()?;
-        self.release_all().map(|_| ())
+        self.release_all()
     }
 
     /// The error of a wait during a capture, which PyTorch counts before it fails.
@@ -199,12 +201,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Records an event on each stream that uses the block (spec 3.5). Events recorded before an error stay recorded.
     fn insert_events(&mut self, index: u32) -> Result<(), BackendError> {
         while let Some(stream) = self.pending.next_use(&self.heap.arena, index) {
-            let mut event = match self.pending.take_spare() {
+            let mut event = match self.pending.take_spare_event() {
                 Some(event) => event,
                 None => self.device.create_event()?,
             };
             if let Err(error) = self.device.record_event(&mut event, stream) {
-                self.pending.return_spare(event);
+                self.pending.return_spare_event(event);
                 return Err(error);
             }
             self.pending.remove_use(&mut self.heap.arena, index, stream);

@@ -1,5 +1,5 @@
-//! The sweep over the entire heap ([`Allocator::check`]): every segment, block, index and counter. It shares no code
-//! with the allocator.
+//! The sweep over the entire heap ([`Allocator::check`]): every segment, block, index and counter. It
+//! recomputes all of them from the blocks.
 //!
 //! The sweep recomputes the statistics from the blocks. Its time is proportional to the size of the heap. Tests call
 //! it after every operation.
@@ -47,7 +47,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// their blocks, a statistic that is not the sum over the blocks, or a peak below its current value.
     pub fn check(&self) -> Result<(), Violation> {
         let arena = &self.heap().arena;
-        let mut heads: Vec<u32> = arena.live().filter(|&index| arena.at(index).prev == NIL).collect();
+        let mut heads: Vec<u32> = arena.occupied().filter(|&index| arena.at(index).prev == NIL).collect();
         heads.sort_unstable_by_key(|&index| arena.at(index).address);
         let mut sums: Sums = Family::ALL.iter().map(|&family| (family, [0, 0])).collect();
         let (mut seen, mut end) = (0, 0);
@@ -56,7 +56,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ensure(start >= end, || format!("the segment at {start:#x} begins inside another that ends at {end:#x}"))?;
             (seen, end) = self.check_segment(head, seen, &mut sums)?;
         }
-        let live = arena.live().count();
+        let live = arena.occupied().count();
         ensure(seen == live, || format!("{live} blocks are live, but {seen} belong to a segment"))?;
         self.check_indexes()?;
         self.check_events()?;
@@ -117,7 +117,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 .collect();
             let mut expected: Vec<_> = heap
                 .arena
-                .live()
+                .occupied()
                 .map(|index| heap.arena.at(index))
                 .filter(|block| block.state == BlockState::Free && PoolSlot(block.pool) == pool)
                 .map(|block| (heap.stream(block.stream), block.size, block.rank, block.address))
@@ -133,7 +133,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn check_events(&self) -> Result<(), Violation> {
         let arena = &self.heap().arena;
         let waiting = self.pending().waiting();
-        for index in arena.live() {
+        for index in arena.occupied() {
             let block = arena.at(index);
             let at = block.address;
             let events = waiting.get(&index).copied().unwrap_or(0);
@@ -349,7 +349,7 @@ mod tests {
         // Everything grows except the heap's count of reserved bytes.
         assert_finds("reserved bytes, but the segments have", |core, _| {
             let is_last = |index: &u32| core.heap.arena.at(*index).size > 16 << 20;
-            let last = core.heap.arena.live().find(is_last).expect("the large segment's remainder");
+            let last = core.heap.arena.occupied().find(is_last).expect("the large segment's remainder");
             core.heap.detach(last);
             core.heap.arena.at_mut(last).size += 512;
             core.heap.attach(last, 0);

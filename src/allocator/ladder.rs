@@ -3,8 +3,10 @@
 //! Free-memory callbacks run first. Then the allocator climbs the policy's rungs in order ([`Policy::ladder`]): each rung
 //! is one method here, and PyTorch's two orders are in `policy/pytorch.rs`. The first rung that yields a free block ends
 //! the climb, and the request is served from that block like any other. After the last rung, the request fails with
-//! PyTorch's message. The allocator does not have to wait before it releases a segment, because free blocks have no
-//! incomplete events.
+//! PyTorch's message.
+//!
+//! Free blocks have no incomplete events on other streams. Their own stream may still use them: `cudaFree` waits for that
+//! itself, and before unmapping, the allocator waits (`expandable.rs`).
 
 use alloc::boxed::Box;
 
@@ -24,20 +26,20 @@ use crate::units::Bytes;
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Serves a request for which there is no free block. `segment` is the size of a new segment for it.
     ///
-    /// The request's pool is kept until then, even if a callback abandons it and creates other pools; none of these
-    /// serves the request. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases
+    /// The request's pool is not forgotten before the request ends, even if a callback abandons it and creates other pools;
+    /// none of these serves the request. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases
     /// the pool's cache.
     #[cold]
     #[inline(never)]
     pub(super) fn obtain(&mut self, request: Request, stream_slot: u16, segment: Bytes) -> Result<Allocation, AllocError> {
         let pool_number = request.pool.pool_number();
         if pool_number != 0 {
-            self.heap.note_growing_pool();
+            self.heap.renew_waits();
         }
-        self.heap.private_pools_mut().keep(pool_number);
+        self.heap.private_pools_mut().begin_serving(pool_number);
         let mut own_steps = OwnSteps::default();
         let found = self.climb(&request, stream_slot, segment, &mut own_steps);
-        self.heap.private_pools_mut().keep_no_longer(pool_number);
+        self.heap.private_pools_mut().end_serving(pool_number);
         self.count_rescue(&request, &found, &own_steps);
         let Found { index, request, take } = found?;
         let take = take.unwrap_or_else(|| self.part_for(index, &request));
@@ -66,16 +68,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         for &rung in self.policy.ladder() {
             let found = match rung {
-                Rung::CollectGarbage => self.collect_garbage()?,
+                Rung::CollectGarbage => self.collect_garbage().map(|()| None)?,
                 Rung::Grow => self.grow(request, stream_slot, segment)?,
                 Rung::BorrowFromPools => self.borrow_from_pools(request, stream_slot)?,
                 Rung::ReleaseOversize => self.release_oversize(request, stream_slot, segment)?,
                 Rung::Own => self.take_own_steps(request, stream_slot, segment, own_steps)?,
-                // While a graph is captured, nothing may wait, and the cache is kept.
+                // While deferring, nothing may wait, and the cache is kept.
                 Rung::WaitForEvents | Rung::ReuseFreed | Rung::ReleaseAll | Rung::GrowAgain if self.heap.is_deferring() => None,
-                Rung::WaitForEvents => self.wait_for_events()?,
-                Rung::ReuseFreed => self.reuse_freed(request, stream_slot)?,
-                Rung::ReleaseAll => self.release_all()?,
+                Rung::WaitForEvents => self.wait_for_events().map(|()| None)?,
+                Rung::ReuseFreed => self.place_again(request, stream_slot)?,
+                Rung::ReleaseAll => self.release_all().map(|()| None)?,
                 Rung::GrowAgain => self.grow_again(request, stream_slot, segment)?,
             };
             if let Some(found) = found {
@@ -99,10 +101,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Releases the blocks that the policy's garbage collection chooses (spec 2.7).
-    fn collect_garbage(&mut self) -> Result<Option<Found>, AllocError> {
+    fn collect_garbage(&mut self) -> Result<(), AllocError> {
         let blocks = self.policy.garbage(&self.heap);
         self.check_release(&blocks)?;
-        self.release_segments(&blocks).map(|()| None)
+        self.release_segments(&blocks)
     }
 
     /// Takes memory from the device (spec 2.8).
@@ -123,12 +125,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Waits for all events, which frees all pending blocks (spec 3.7).
-    fn wait_for_events(&mut self) -> Result<Option<Found>, AllocError> {
-        Ok(self.synchronize().map(|()| None)?)
+    fn wait_for_events(&mut self) -> Result<(), AllocError> {
+        Ok(self.synchronize()?)
     }
 
     /// Asks the policy again for a free block of the request's pool.
-    pub(super) fn reuse_freed(&mut self, request: &Request, stream_slot: u16) -> Result<Option<Found>, AllocError> {
+    pub(super) fn place_again(&mut self, request: &Request, stream_slot: u16) -> Result<Option<Found>, AllocError> {
         match self.policy.place(&self.heap, request) {
             Placement::Reuse(id) => Ok(Some(Found::new(self.check_choice(id, request, stream_slot)?, request))),
             Placement::Segment(_) => Ok(None),
@@ -136,11 +138,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Releases everything that can be released, and forgets empty private pools without uses (spec 2.10).
-    pub(super) fn release_all(&mut self) -> Result<Option<Found>, AllocError> {
+    pub(super) fn release_all(&mut self) -> Result<(), AllocError> {
         let blocks = self.policy.releasable(&self.heap);
         self.check_release(&blocks)?;
         self.release_segments(&blocks)?;
-        self.forget_empty_pools().map(|()| None)
+        self.forget_empty_pools()
     }
 
     /// Releases blocks, then asks the device for a segment, as `attempt` says.

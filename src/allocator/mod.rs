@@ -170,7 +170,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Drop for Allocator<D, P, O> {
     fn drop(&mut self) {
         self.abandon_reservations();
         let is_whole = |block: &Block| block.prev == NIL && !block.is_expandable();
-        let heads: Vec<u32> = self.heap.arena.live().filter(|&index| is_whole(self.heap.arena.at(index))).collect();
+        let heads: Vec<u32> = self.heap.arena.occupied().filter(|&index| is_whole(self.heap.arena.at(index))).collect();
         for head in heads {
             // There is no caller to report an error to, and freeing the next segment may still succeed.
             let _: Result<(), BackendError> = self.device.free(DeviceAddress(self.heap.arena.at(head).address));

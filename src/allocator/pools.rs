@@ -45,7 +45,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// No requests are routed to the pool, or its graph is still being captured.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.end_capture(id)?;
+        self.forget_capture(id)?;
         self.heap.private_pools_mut().end(id)?;
         if self.profile.flushes_at_pool_end && self.policy.reuses_in_captures() {
             self.flush_deferred_of(id);
@@ -89,7 +89,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Stops splitting a pool's blocks. A later pool with the same id may inherit this
     /// ([`crate::profile::Profile::forgets_no_split`]).
     pub fn set_pool_no_split(&mut self, id: PoolId) {
-        self.heap.private_pools_mut().set_kept_whole(id);
+        self.heap.private_pools_mut().set_no_split(id);
     }
 
     /// Waits for the events of a pool without uses, then releases the pool's cached memory. Does nothing for a pool
@@ -98,11 +98,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// Any error from the device; [`AllocError::Capturing`]; or the pool has been released more often than used.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
-        let Some(pool_number) = self
-            .heap
-            .private_pools()
-            .number_of(id)
-            .filter(|pool_number| self.heap.private_pools().freeable().contains(pool_number))
+        let Some(pool_number) =
+            self.heap.private_pools().number_of(id).filter(|&pool_number| self.heap.private_pools().is_abandoned(pool_number))
         else {
             return Ok(());
         };
@@ -148,7 +145,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let Some(pool_number) = self.heap.private_pools().number_of(id) else { return Ok(None) };
         let is_expandable = request.is_expandable && self.profile.borrows_expandable;
         let request = Request { pool: PoolSlot::of_pool(pool_number, request.pool.class()), is_expandable, ..*request };
-        self.reuse_freed(&request, stream_slot)
+        self.place_again(&request, stream_slot)
     }
 
     /// Forgets pools that have neither uses nor memory, and frees the addresses that they still reserve. Fails at the
@@ -164,7 +161,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Forgets a pool if it has no uses and no memory.
     fn forget_if_empty(&mut self, pool_number: u16) -> Result<(), AllocError> {
         let pools = self.heap.private_pools();
-        let is_awaited = pools.is_routed(pool_number) || pools.is_kept(pool_number);
+        let is_awaited = pools.is_routed(pool_number) || pools.is_serving(pool_number);
         if self.heap.reserved_by(pool_number) != Bytes::ZERO || is_awaited {
             return Ok(());
         }

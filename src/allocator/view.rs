@@ -172,7 +172,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// All segments with their blocks, by address; for expandable ones, every mapped run (spec 7.3).
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
-        let heads = self.heap.arena.live().map(|index| self.heap.arena.at(index)).filter(|block| {
+        let heads = self.heap.arena.occupied().map(|index| self.heap.arena.at(index)).filter(|block| {
             let before = self.heap.arena.get(block.prev);
             block.state != BlockState::Unmapped && before.is_none_or(|before| before.state == BlockState::Unmapped)
         });

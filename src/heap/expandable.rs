@@ -13,7 +13,7 @@ use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 /// stamp.
 pub(crate) const LENDABLE: u64 = u64::MAX;
 
-/// The free blocks from which an expandable segment may grow, if it may not grow from any.
+/// Restricts where an expandable segment may grow; nothing by default.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct GrowsFrom {
     /// Whether only lendable blocks count.

@@ -138,7 +138,7 @@ impl Heap {
 
     /// Creates a private pool, or adds a use to it.
     pub(crate) fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        let (pool_number, _) = self.private_pools.create_or_use(id)?;
+        let pool_number = self.private_pools.create_or_use(id)?;
         let pools = usize::from(pool_number) + 1;
         if self.reserved_by.len() < pools {
             self.reserved_by.resize(pools, 0);
@@ -296,13 +296,13 @@ impl Coalesced {
 
 impl Heap {
     /// Adds a block to the free index, coalesced with its free neighbours (spec 3.4). The block keeps its slot,
-    /// regardless of which neighbours it absorbs. Calls `count` before updating the index.
+    /// regardless of which neighbours it absorbs. `count` receives the change in the number of inactive parts.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
         let (slots, vacant) = self.arena.parts_mut();
         let Block { pool, stream, mut prev, mut next, mut address, mut size, .. } = *slots.at(index);
         let Some(free) = self.free[usize::from(pool)].of_mut(stream).filter(|_| !self.own.mixes_streams) else {
-            return count(self.put_back_beside_others(index, stamp));
+            return count(self.put_back_slowly(index, stamp));
         };
         let (mut absorbed, own_size) = (0, size);
         // The neighbours belong to the same pool and stream.
@@ -337,11 +337,11 @@ impl Heap {
         free.bin_displaced(slots, before);
     }
 
-    /// Makes a block free if its neighbours may belong to other streams, if the free blocks have a different order, or
-    /// if the stream has no free blocks yet.
+    /// Does the same if its neighbours may belong to other streams, or if the stream never had a free block in this
+    /// collection.
     #[cold]
     #[inline(never)]
-    fn put_back_beside_others(&mut self, index: u32, stamp: u64) -> Coalesced {
+    fn put_back_slowly(&mut self, index: u32, stamp: u64) -> Coalesced {
         let own_size = self.arena.at(index).size;
         let absorbed = self.absorb_neighbours(index);
         let block = self.arena.at_mut(index);

@@ -89,7 +89,7 @@ struct PrivatePool {
     uses: i64,
     /// The number of requests that it is currently serving. There can be several, because callbacks may make requests
     /// during a request.
-    awaited: u32,
+    serving: u32,
 }
 
 /// The hash of an id, as PyTorch's tables compute it.
@@ -132,7 +132,7 @@ pub(crate) struct PrivatePools {
     serve_when_out: FlatTable<PoolId, ()>,
     /// The pools without uses, whose memory may be released, with their numbers.
     freeable: FlatTable<PoolId, u16>,
-    kept_whole: BTreeSet<PoolId>,
+    no_split: BTreeSet<PoolId>,
 }
 
 impl PrivatePools {
@@ -149,7 +149,7 @@ impl PrivatePools {
             has_failed: false,
             serve_when_out: FlatTable::default(),
             freeable: FlatTable::default(),
-            kept_whole: BTreeSet::new(),
+            no_split: BTreeSet::new(),
         }
     }
 
@@ -229,17 +229,17 @@ impl PrivatePools {
         self.numbered(pool_number).ok_or(PoolError::Unknown(id))
     }
 
-    /// Creates the pool or adds a use. Returns its number, and whether the number has never been used before.
-    pub(crate) fn create_or_use(&mut self, id: PoolId) -> Result<(u16, bool), PoolError> {
+    /// Creates the pool or adds a use. Returns its number.
+    pub(crate) fn create_or_use(&mut self, id: PoolId) -> Result<u16, PoolError> {
         if let Some(&pool_number) = self.numbers.get(&id) {
             let pool = self.pool_mut(id)?;
             if pool.uses <= 0 {
                 return Err(PoolError::Abandoned(id));
             }
             pool.uses += 1;
-            return Ok((pool_number, false));
+            return Ok(pool_number);
         }
-        let pool = PrivatePool { id, uses: 1, awaited: 0 };
+        let pool = PrivatePool { id, uses: 1, serving: 0 };
         let vacant = self.vacant.first().copied();
         let place = vacant.unwrap_or(self.pools.len());
         let pool_number = u16::try_from(place + 1).ok().filter(|&pool_number| pool_number < 1 << 15).ok_or(PoolError::TooMany)?;
@@ -251,7 +251,7 @@ impl PrivatePools {
             None => self.pools.push(Some(pool)),
         }
         self.numbers.insert(id, pool_number);
-        Ok((pool_number, vacant.is_none()))
+        Ok(pool_number)
     }
 
     pub(crate) fn begin(&mut self, id: PoolId, filter: PoolFilter, decides_first: bool) -> Result<(), PoolError> {
@@ -306,18 +306,24 @@ impl PrivatePools {
         self.serve_when_out.iter().map(|(id, ())| id).collect()
     }
 
-    pub(crate) fn set_kept_whole(&mut self, id: PoolId) {
-        self.kept_whole.insert(id);
+    pub(crate) fn set_no_split(&mut self, id: PoolId) {
+        self.no_split.insert(id);
     }
 
     #[inline]
-    pub(crate) fn is_kept_whole(&self, pool_number: u16) -> bool {
-        pool_number != 0 && self.kept_whole.contains(&self.id(pool_number))
+    pub(crate) fn is_no_split(&self, pool_number: u16) -> bool {
+        pool_number != 0 && self.no_split.contains(&self.id(pool_number))
     }
 
     /// The numbers of the pools whose memory may be released, in the order of release.
     pub(crate) fn freeable(&self) -> Vec<u16> {
         self.freeable.iter().map(|(_, &pool_number)| pool_number).collect()
+    }
+
+    /// Whether the pool has no uses left, so that its memory may be released.
+    pub(crate) fn is_abandoned(&self, pool_number: u16) -> bool {
+        let id = self.id(pool_number);
+        self.freeable.find(hash(id), id).is_some()
     }
 
     /// Fails if the pool, which has no uses, has been released more often than used.
@@ -332,18 +338,18 @@ impl PrivatePools {
     }
 
     /// Records that the pool is serving a request. The pool must not be forgotten until the request has ended.
-    pub(crate) fn keep(&mut self, pool_number: u16) {
-        self.numbered(pool_number).into_iter().for_each(|pool| pool.awaited += 1);
+    pub(crate) fn begin_serving(&mut self, pool_number: u16) {
+        self.numbered(pool_number).into_iter().for_each(|pool| pool.serving += 1);
     }
 
     /// Records that the request has ended.
-    pub(crate) fn keep_no_longer(&mut self, pool_number: u16) {
-        self.numbered(pool_number).into_iter().for_each(|pool| pool.awaited = pool.awaited.saturating_sub(1));
+    pub(crate) fn end_serving(&mut self, pool_number: u16) {
+        self.numbered(pool_number).into_iter().for_each(|pool| pool.serving = pool.serving.saturating_sub(1));
     }
 
     /// Whether the pool is serving a request.
-    pub(crate) fn is_kept(&self, pool_number: u16) -> bool {
-        self.pool(pool_number).is_some_and(|pool| pool.awaited > 0)
+    pub(crate) fn is_serving(&self, pool_number: u16) -> bool {
+        self.pool(pool_number).is_some_and(|pool| pool.serving > 0)
     }
 
     /// Whether requests are routed to the pool.
@@ -360,7 +366,7 @@ impl PrivatePools {
             self.numbers.remove(&pool.id);
             self.freeable.remove(hash(pool.id), pool.id);
             if forgets_no_split {
-                self.kept_whole.remove(&pool.id);
+                self.no_split.remove(&pool.id);
             }
         }
     }

@@ -59,8 +59,8 @@ impl Heap {
         self.at_least(pool, stream, size).filter(ends_after).min_by_key(|block| block.address)
     }
 
-    /// For each other stream, the pool's first free block with at least `size` bytes, by size, then address. The
-    /// results are ordered by stream handle.
+    /// For each other stream, the pool's first free block with at least `size` bytes, in the order of the index.
+    /// The results are ordered by stream handle.
     pub fn first_at_least_elsewhere(
         &self,
         pool: PoolSlot,
@@ -73,8 +73,8 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// The first free block of the pool and stream with at least `size` bytes, by size, then address
-    /// (spec 2.3).
+    /// The first free block of the pool and stream with at least `size` bytes, in the order of the index:
+    /// by size, then age in releases with such a rule, then address (spec 2.3).
     // Always inlined: every request calls this, and the compiler would stop inlining it when more policies call it.
     #[must_use]
     #[inline(always)]
@@ -83,7 +83,8 @@ impl Heap {
         self.free[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
     }
 
-    /// The largest free block of the pool and stream; if several are equally large, the one with the lowest address.
+    /// The largest free block of the pool and stream; if several are equally large, the first one in the order of the
+    /// index.
     #[must_use]
     #[inline]
     pub fn largest(&self, pool: PoolSlot, stream: StreamId) -> Option<BlockView> {
@@ -91,16 +92,15 @@ impl Heap {
         self.free[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
     }
 
-    /// The free blocks of the pool and stream with at least `size` bytes, smallest first; blocks of equal size by
-    /// ascending address.
+    /// The free blocks of the pool and stream with at least `size` bytes, in the order of the index.
     pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         let slot = self.known_stream_slot(stream);
         let mut blocks = slot.map(|slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0));
         core::iter::from_fn(move || blocks.as_mut()?.next()).map(|index| self.view(index))
     }
 
-    /// The next free block after `id` in its pool and stream, by size, then address; `None` if there is none or `id`
-    /// is not a free block.
+    /// The next free block after `id` in its pool and stream, in the order of the index; `None` if there is none
+    /// or `id` is not a free block.
     #[must_use]
     #[inline]
     pub fn following(&self, id: BlockId) -> Option<BlockView> {
@@ -111,8 +111,8 @@ impl Heap {
         Some(self.view(next))
     }
 
-    /// The free blocks of the pool and stream with fewer than `size` bytes, largest first; blocks of equal size by
-    /// descending address.
+    /// The free blocks of the pool and stream with fewer than `size` bytes, in the reverse order of the
+    /// index.
     pub fn below(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
             .into_iter()
@@ -120,7 +120,7 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// All free blocks of the collection, by stream handle, size and address.
+    /// All free blocks of the collection, by stream handle, each stream's in the order of the index.
     pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
         let free = &self.free[usize::from(pool.0)];
         // There may be many pools and streams, and most pools never have a free block for most streams.

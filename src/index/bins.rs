@@ -3,33 +3,33 @@
 //!
 //! Bins are monotone in size, and each bin is sorted by size, rank and address, so all blocks are in order across the
 //! bins. A bin with few blocks is a doubly linked list through the slots, which needs no extra memory and usually
-//! takes one step; a bin with more blocks is an [`OversizedBin`]. A search looks in the bin of the size and, if no
+//! takes one step; a bin with more blocks is a [`CrowdedBin`]. A search looks in the bin of the size and, if no
 //! block there is large enough, takes the head of the next occupied bin, which the [`Directory`] finds with two bit scans.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::iter::successors;
 
-use super::oversized::{Either, OversizedBin};
+use super::crowded::{CrowdedBin, Either};
 use crate::block::{Block, NIL, Slots};
 
-/// The maximum length of a list. A bin with more blocks becomes oversized, which limits the number of steps in a
+/// The maximum length of a list. A bin with more blocks becomes crowded, which limits the number of steps in a
 /// search.
 const LONGEST_LIST: u32 = 32;
-/// An oversized bin that shrinks to this many blocks becomes a list again. It is well below [`LONGEST_LIST`], so that
+/// A crowded bin that shrinks to this many blocks becomes a list again. It is well below [`LONGEST_LIST`], so that
 /// a bin does not switch back and forth.
-const SMALLEST_OVERSIZED: usize = 8;
-/// The count that marks an oversized bin.
-const OVERSIZED: u32 = u32::MAX;
+const SMALLEST_CROWDED: usize = 8;
+/// The count that marks a crowded bin.
+const CROWDED: u32 = u32::MAX;
 
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BinnedBlocks {
-    /// For a list, its length and first block; for an oversized bin, [`OVERSIZED`] and its index in
-    /// `oversized`.
+    /// For a list, its length and first block; for a crowded bin, [`CROWDED`] and its index in
+    /// `crowded`.
     directory: Directory,
-    /// The oversized bins, each with the number of its bin.
-    oversized: Vec<(usize, OversizedBin)>,
+    /// The crowded bins, each with the number of its bin.
+    crowded: Vec<(usize, CrowdedBin)>,
 }
 
 impl BinnedBlocks {
@@ -60,7 +60,7 @@ impl BinnedBlocks {
             entry.count += 1;
             entry.head = link(slots, entry.head, index);
         } else {
-            self.insert_into_oversized(slots, index, bin);
+            self.insert_into_crowded(slots, index, bin);
         }
     }
 
@@ -90,8 +90,8 @@ impl BinnedBlocks {
         }
         let entry = self.directory.at_mut(bin);
         debug_assert!(entry.count > 1, "a block that is not in the free index was removed");
-        if entry.count == OVERSIZED {
-            return self.remove_from_oversized(slots, index, bin);
+        if entry.count == CROWDED {
+            return self.remove_from_crowded(slots, index, bin);
         }
         entry.count -= 1;
         entry.head = unlink(slots, entry.head, index);
@@ -112,7 +112,7 @@ impl BinnedBlocks {
         };
         let Bin { head, count } = self.directory.get(bin);
         // All blocks of later bins are large enough.
-        if count != OVERSIZED && (bin != own || slots.linked(head).is_some_and(|first| first.size >= size)) {
+        if count != CROWDED && (bin != own || slots.linked(head).is_some_and(|first| first.size >= size)) {
             return Some(head);
         }
         self.first_among(slots, bin, size)
@@ -135,8 +135,8 @@ impl BinnedBlocks {
         if bin != own {
             return self.first_of(bin);
         }
-        let in_own = match self.oversized(own) {
-            Some(oversized) => oversized.first_behind(block, index),
+        let in_own = match self.crowded(own) {
+            Some(crowded) => crowded.first_behind(block, index),
             None => {
                 let key = |index: u32| (slots.at(index).size, slots.at(index).place_in_size());
                 list(slots, self.directory.get(own).head).find(|&other| key(other) > key(index))
@@ -155,10 +155,10 @@ impl BinnedBlocks {
     /// The blocks with at least `size` bytes, in order.
     pub(crate) fn at_least<'a>(&'a self, slots: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
         let mut bin = self.directory.first_from(bin_of(size));
-        let (mut oversized, mut next) = (None, NIL);
+        let (mut crowded, mut next) = (None, NIL);
         core::iter::from_fn(move || {
             loop {
-                if let Some(index) = oversized.as_mut().and_then(Iterator::next) {
+                if let Some(index) = crowded.as_mut().and_then(Iterator::next) {
                     return Some(index);
                 }
                 while let Some(block) = slots.linked(next) {
@@ -169,8 +169,8 @@ impl BinnedBlocks {
                 }
                 let own = bin?;
                 bin = self.directory.first_after(own);
-                oversized = self.oversized(own).map(|oversized| oversized.at_least(size));
-                next = if oversized.is_some() { NIL } else { self.directory.get(own).head };
+                crowded = self.crowded(own).map(|crowded| crowded.at_least(size));
+                next = if crowded.is_some() { NIL } else { self.directory.get(own).head };
             }
         })
     }
@@ -179,38 +179,38 @@ impl BinnedBlocks {
     #[inline]
     pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {
         let bin = self.directory.last()?;
-        match self.oversized(bin) {
-            Some(oversized) => oversized.first_at_least(slots.at(oversized.last()?).size),
+        match self.crowded(bin) {
+            Some(crowded) => crowded.first_at_least(slots.at(crowded.last()?).size),
             None => list(slots, self.directory.get(bin).head)
                 .reduce(|first, index| if slots.at(index).size > slots.at(first).size { index } else { first }),
         }
     }
 
-    /// The bin's keys, if it is oversized.
+    /// The bin's keys, if it is crowded.
     #[inline]
-    fn oversized(&self, bin: usize) -> Option<&OversizedBin> {
+    fn crowded(&self, bin: usize) -> Option<&CrowdedBin> {
         let entry = self.directory.get(bin);
-        (entry.count == OVERSIZED).then(|| &self.oversized[entry.head as usize].1)
+        (entry.count == CROWDED).then(|| &self.crowded[entry.head as usize].1)
     }
 
     /// The first block of an occupied bin.
     #[inline]
     fn first_of(&self, bin: usize) -> Option<u32> {
         let entry = self.directory.get(bin);
-        if entry.count == OVERSIZED { self.oversized[entry.head as usize].1.first() } else { Some(entry.head) }
+        if entry.count == CROWDED { self.crowded[entry.head as usize].1.first() } else { Some(entry.head) }
     }
 
     #[inline]
     fn first_in(&self, slots: &[Block], bin: usize, size: u64) -> Option<u32> {
-        match self.oversized(bin) {
-            Some(oversized) => oversized.first_at_least(size),
+        match self.crowded(bin) {
+            Some(crowded) => crowded.first_at_least(size),
             None => list(slots, self.directory.get(bin).head).find(|&index| slots.at(index).size >= size),
         }
     }
 
     fn below_in<'a>(&'a self, slots: &'a [Block], bin: usize, size: u64) -> impl Iterator<Item = u32> + 'a {
-        match self.oversized(bin) {
-            Some(oversized) => Either::First(oversized.below(size)),
+        match self.crowded(bin) {
+            Some(crowded) => Either::First(crowded.below(size)),
             None => {
                 // A list is short enough to walk to its end.
                 let all = list(slots, self.directory.get(bin).head);
@@ -220,44 +220,44 @@ impl BinnedBlocks {
         }
     }
 
-    /// Adds a block to an oversized bin, or to a full list, which then becomes oversized.
+    /// Adds a block to a crowded bin, or to a full list, which then becomes crowded.
     #[inline(never)]
-    fn insert_into_oversized(&mut self, slots: &[Block], index: u32, bin: usize) {
+    fn insert_into_crowded(&mut self, slots: &[Block], index: u32, bin: usize) {
         let entry = self.directory.get(bin);
-        let place = if entry.count == OVERSIZED {
+        let place = if entry.count == CROWDED {
             entry.head as usize
         } else {
             let mut blocks: Vec<u32> = list(slots, entry.head).collect();
             blocks.reverse();
-            self.oversized.push((bin, OversizedBin::new(blocks.iter().map(|&index| (index, slots.at(index))))));
-            let place = self.oversized.len() - 1;
-            *self.directory.at_mut(bin) = Bin { count: OVERSIZED, head: place as u32 };
+            self.crowded.push((bin, CrowdedBin::new(blocks.iter().map(|&index| (index, slots.at(index))))));
+            let place = self.crowded.len() - 1;
+            *self.directory.at_mut(bin) = Bin { count: CROWDED, head: place as u32 };
             place
         };
-        let fresh = self.oversized[place].1.insert(slots.at(index), index);
+        let fresh = self.crowded[place].1.insert(slots.at(index), index);
         debug_assert!(fresh, "a block was added to the free index twice");
     }
 
     #[inline(never)]
-    fn remove_from_oversized(&mut self, slots: &mut [Block], index: u32, bin: usize) {
+    fn remove_from_crowded(&mut self, slots: &mut [Block], index: u32, bin: usize) {
         let place = self.directory.get(bin).head as usize;
-        let oversized = &mut self.oversized[place].1;
-        let found = oversized.remove(slots.at(index), index);
+        let crowded = &mut self.crowded[place].1;
+        let found = crowded.remove(slots.at(index), index);
         debug_assert!(found, "a block that is not in the free index was removed");
-        if oversized.len() <= SMALLEST_OVERSIZED {
+        if crowded.len() <= SMALLEST_CROWDED {
             self.disband(slots, place);
         }
     }
 
-    /// Turns an oversized bin back into a list.
+    /// Turns a crowded bin back into a list.
     #[cold]
     fn disband(&mut self, slots: &mut [Block], place: usize) {
-        let (bin, oversized) = self.oversized.swap_remove(place);
-        if let Some(&(moved, _)) = self.oversized.get(place) {
-            *self.directory.at_mut(moved) = Bin { count: OVERSIZED, head: place as u32 };
+        let (bin, crowded) = self.crowded.swap_remove(place);
+        if let Some(&(moved, _)) = self.crowded.get(place) {
+            *self.directory.at_mut(moved) = Bin { count: CROWDED, head: place as u32 };
         }
         let mut head = NIL;
-        for index in oversized.descending() {
+        for index in crowded.descending() {
             if let Some(after) = slots.linked_mut(head) {
                 after.link_prev = index;
             }
@@ -266,7 +266,7 @@ impl BinnedBlocks {
             block.link_next = head;
             head = index;
         }
-        *self.directory.at_mut(bin) = Bin { count: oversized.len() as u32, head };
+        *self.directory.at_mut(bin) = Bin { count: crowded.len() as u32, head };
     }
 }
 
@@ -497,7 +497,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::{BinnedBlocks, LONGEST_LIST, OVERSIZED, bin_of};
+    use super::{BinnedBlocks, CROWDED, LONGEST_LIST, bin_of};
     use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
     /// Size, rank and address define the order; the slot identifies the block.
@@ -622,15 +622,15 @@ mod tests {
             self.well_formed();
         }
 
-        /// Checks that lists are short, that links are consistent, and that the directory knows the oversized bins.
+        /// Checks that lists are short, that links are consistent, and that the directory knows the crowded bins.
         fn well_formed(&self) {
-            let mut oversized = 0;
+            let mut crowded = 0;
             let mut next = self.bins.directory.first_from(0);
             while let Some(bin) = next {
                 let entry = self.bins.directory.get(bin);
-                if entry.count == OVERSIZED {
-                    assert_eq!(self.bins.oversized[entry.head as usize].0, bin);
-                    oversized += 1;
+                if entry.count == CROWDED {
+                    assert_eq!(self.bins.crowded[entry.head as usize].0, bin);
+                    crowded += 1;
                 } else {
                     assert!((1..=LONGEST_LIST).contains(&entry.count));
                     let mut before = NIL;
@@ -645,7 +645,7 @@ mod tests {
                 }
                 next = self.bins.directory.first_after(bin);
             }
-            assert_eq!(oversized, self.bins.oversized.len());
+            assert_eq!(crowded, self.bins.crowded.len());
         }
     }
 
@@ -661,7 +661,7 @@ mod tests {
         prop_oneof![
             // A few sizes, many times each: exact bins, a wide bin and the last bin.
             8 => prop::sample::select(alloc::vec![512, 1024, 2 << 20, 20 << 20, 1 << 47, u64::MAX]),
-            // Oversized bins with different sizes.
+            // Crowded bins with different sizes.
             8 => (0..2_000_u64).prop_map(|step| (64 << 20) + step * 512),
             4 => (0..1_000_u64).prop_map(|step| (1 << 41) + step),
             // Sizes that are not multiples of a unit.
@@ -694,7 +694,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Runs phases that mostly grow the index, mostly shrink it, and then empty it: bins become oversized and then
+        /// Runs phases that mostly grow the index, mostly shrink it, and then empty it: bins become crowded and then
         /// lists again.
         #[test]
         fn bins_answer_as_the_tree_does(up in vec(step(8), 0..600), down in vec(step(2), 0..600)) {
@@ -711,7 +711,7 @@ mod tests {
                 both.remove(0);
                 both.same_first(1);
             }
-            prop_assert!(both.bins.oversized.is_empty() && both.bins.directory.first_from(0).is_none());
+            prop_assert!(both.bins.crowded.is_empty() && both.bins.directory.first_from(0).is_none());
         }
 
         /// A larger size never has a smaller bin.
@@ -724,7 +724,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(6))]
 
-        /// With thousands of blocks, oversized bins have many chunks, which split and join.
+        /// With thousands of blocks, crowded bins have many chunks, which split and join.
         #[test]
         fn thousands_of_blocks_keep_their_order(blocks in vec((size(), 0..2_u32), 5_000), places in vec(any::<usize>(), 4_900)) {
             let mut both = Both::default();
@@ -761,7 +761,7 @@ mod tests {
         assert_eq!((bin_of(1 << 47), bin_of(u64::MAX)), (4_095, 4_095));
     }
 
-    /// Emptying an oversized bin joins chunks along the way, both from the low end, as allocation does, and from the
+    /// Emptying a crowded bin joins chunks along the way, both from the low end, as allocation does, and from the
     /// high end.
     #[test]
     fn oversized_bins_drain_from_either_end() {
@@ -781,7 +781,7 @@ mod tests {
         }
     }
 
-    /// A block of a smaller or larger size can be added to an oversized bin of one size, and removed again.
+    /// A block of a smaller or larger size can be added to a crowded bin of one size, and removed again.
     #[test]
     fn an_oversized_bin_of_one_size_takes_other_sizes() {
         let usual = (64 << 20) + 1_024;

@@ -7,7 +7,7 @@
 
 mod bins;
 mod by_size;
-mod oversized;
+mod crowded;
 
 use alloc::vec::Vec;
 

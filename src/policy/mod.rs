@@ -2,9 +2,13 @@
 //!
 //! A [`Policy`] gets a read-only [`Heap`] and returns values. The allocator checks each answer, acts on it and updates
 //! the statistics, so a policy cannot corrupt the heap: a wrong answer results in [`crate::AllocError::Policy`], which
-//! names the policy. PyTorch's rules are one policy ([`PyTorch`]), on which the flow of a request does not depend.
+//! names the policy. PyTorch's rules are one policy ([`PyTorch`]): sizes, the choice of blocks and what is released. The
+//! order of the steps and what they count are PyTorch's under every policy, with the differences between releases in
+//! [`Profile`].
 
 mod pytorch;
+#[macro_use]
+mod wrapper;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,7 +31,9 @@ pub struct Request {
     pub pool: PoolSlot,
     /// The stream for which the request was made.
     pub stream: StreamId,
-    /// Whether new memory for the request is taken in an expandable segment ([`Policy::is_expandable`]).
+    /// Whether expandable segments are switched on for the request's pool ([`Policy::is_expandable`]). New memory for the
+    /// request is then taken in an expandable segment, except for private pools in releases that give these ordinary
+    /// segments.
     pub is_expandable: bool,
 }
 
@@ -44,9 +50,9 @@ pub enum Placement {
 /// A rung of the retry ladder: what the allocator tries when no free block can serve a request. It climbs the policy's
 /// rungs in order ([`Policy::ladder`]) until one yields a block; after the last one, the request fails.
 ///
-/// While a graph is captured, nothing may wait, and the cache is kept, so the allocator skips [`Rung::WaitForEvents`] and
-/// the rungs that only make sense after it: [`Rung::ReuseFreed`], [`Rung::ReleaseAll`] and [`Rung::GrowAgain`] (spec 2.4,
-/// step 6e).
+/// While a graph counts as being captured ([`Deferral`](crate::profile::Deferral)), nothing may wait, and the cache is
+/// kept, so the allocator skips [`Rung::WaitForEvents`] and the rungs that only make sense after it:
+/// [`Rung::ReuseFreed`], [`Rung::ReleaseAll`] and [`Rung::GrowAgain`] (spec 2.4, step 6e).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rung {
     /// Release the blocks in [`Policy::garbage`] (spec 2.7).
@@ -98,7 +104,7 @@ pub enum Relief {
         /// The block, at least as large as the request.
         block: BlockId,
         /// Whether the request's stream waits for the work submitted to the block's old stream so far. If false, the
-        /// block moves only if that work is done; if it is not, the next rung follows.
+        /// block moves only if that work is done; if it is not, the next step follows.
         waits: bool,
     },
     /// Like [`Relief::Transfer`] with a wait, but only the part that is split off for the request moves; the rest
@@ -109,15 +115,15 @@ pub enum Relief {
     },
     /// Move all free blocks of the request's pool that belong to stream `from` to the request's stream, where they
     /// coalesce. The request's stream waits for the work submitted to `from` so far, even if `from` has no block.
-    /// Blocks of expandable segments do not move. This rung alone does not serve the request, but the next one may
+    /// Blocks of expandable segments do not move. This step alone does not serve the request, but the next one may
     /// reuse the moved blocks. Does nothing while a graph is captured.
     TransferAll {
         /// A stream that has been used before.
         from: StreamId,
     },
     /// Ask the device for a segment that becomes one free block of the request's pool, on any stream that has had a
-    /// request ([`Heap::streams_seen`]). This rung alone does not serve the request, but the next one may reuse or
-    /// transfer the block. The next rung also follows if the device has no room. Not allowed for pools with expandable
+    /// request ([`Heap::streams_seen`]). This step alone does not serve the request, but the next one may reuse or
+    /// transfer the block. The next step also follows if the device has no room. Not allowed for pools with expandable
     /// segments.
     Provide {
         /// The segment's size.
@@ -174,7 +180,7 @@ pub enum Relief {
     },
     /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
     Wait,
-    /// Take this free block of the request's pool and stream, which an earlier rung has freed, as in
+    /// Take this free block of the request's pool and stream, which an earlier step has freed, as in
     /// [`Placement::Reuse`].
     Reuse(BlockId),
     /// Like [`Relief::Reuse`], but from `offset`: the part before it stays free, and the part after the request is
@@ -196,107 +202,12 @@ pub enum Attempt {
     No,
     /// Ask for the segment that [`Policy::place`] named.
     Ask,
-    /// Ask for that segment, and count the attempt in `num_alloc_retries`.
+    /// Forget empty private pools, then ask for that segment, and count the attempt in `num_alloc_retries`.
     AskAgain,
     /// Do not ask; fail the request ([`crate::AllocError::ExpandableRelease`]).
     Fail,
     /// Ask for a segment of this size. With expandable segments, the size only matters for the limit.
     AskFor(Bytes),
-}
-
-/// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and `impl Policy` for every wrapper.
-///
-/// Methods take `&self` or `&mut self` and return a value. Methods in the second pair of braces have defaults, and
-/// wrappers do not forward them.
-///
-/// There is thus a single list of a policy's methods, for the trait and for everything that forwards them.
-///
-/// It is easy to forget a method with a default in a hand-written wrapper, in which case the default decides instead
-/// of the inner policy. The trait is therefore written inside [`with_wrapper!`], which declares it unchanged and
-/// generates the rest from its signatures: a wrapper forwards every method that it does not override, including
-/// methods that are added later.
-macro_rules! with_wrapper {
-    ($(#[$about:meta])* pub trait Policy { $($questions:tt)* } own { $($own:tt)* }) => {
-        $(#[$about])*
-        pub trait Policy { $($questions)* $($own)* }
-        with_wrapper! { @sort [] [] $($questions)* }
-    };
-
-    // Sorts the signatures by receiver and drops the default bodies.
-    (@sort [$($shared:tt)*] [$($unique:tt)*]
-     $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) -> $answer:ty; $($rest:tt)*) => {
-        with_wrapper! {
-            @sort [$($shared)* fn $name($($arg: $of),*) -> $answer;] [$($unique)*] $($rest)*
-        }
-    };
-    (@sort [$($shared:tt)*] [$($unique:tt)*]
-     $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) -> $answer:ty { $($default:tt)* } $($rest:tt)*) => {
-        with_wrapper! {
-            @sort [$($shared)* fn $name($($arg: $of),*) -> $answer;] [$($unique)*] $($rest)*
-        }
-    };
-    (@sort [$($shared:tt)*] [$($unique:tt)*]
-     $(#[$doc:meta])* fn $name:ident(&mut self $(, $arg:ident: $of:ty)*) -> $answer:ty { $($default:tt)* } $($rest:tt)*) => {
-        with_wrapper! {
-            @sort [$($shared)*] [$($unique)* fn $name($($arg: $of),*) -> $answer;] $($rest)*
-        }
-    };
-    (@sort [$($shared:tt)*] [$($unique:tt)*]
-     $(#[$doc:meta])* fn $name:ident(&mut self $(, $arg:ident: $of:ty)*) -> $answer:ty; $($rest:tt)*) => {
-        with_wrapper! {
-            @sort [$($shared)*] [$($unique)* fn $name($($arg: $of),*) -> $answer;] $($rest)*
-        }
-    };
-
-    (@sort [$(fn $shared:ident($($arg:ident: $of:ty),*) -> $answer:ty;)*]
-           [$(fn $unique:ident($($own_arg:ident: $own_of:ty),*) -> $own_answer:ty;)*]) => {
-        /// A policy that wraps another policy. By default, it forwards every method to the inner policy. Override a
-        /// method to change its answer.
-        ///
-        /// Every wrapper is a [`Policy`].
-        pub trait Wrapper {
-            /// The inner policy.
-            type Inner: Policy + ?Sized;
-
-            /// The inner policy.
-            fn inner(&self) -> &Self::Inner;
-
-            /// The inner policy, mutable, for the methods that may change its state.
-            fn inner_mut(&mut self) -> &mut Self::Inner;
-
-            $(
-                #[doc = concat!("[`Policy::", stringify!($shared), "`].")]
-                #[inline]
-                fn $shared(&self $(, $arg: $of)*) -> $answer {
-                    self.inner().$shared($($arg),*)
-                }
-            )*
-
-            $(
-                #[doc = concat!("[`Policy::", stringify!($unique), "`].")]
-                #[inline]
-                fn $unique(&mut self $(, $own_arg: $own_of)*) -> $own_answer {
-                    self.inner_mut().$unique($($own_arg),*)
-                }
-            )*
-        }
-
-        impl<W: Wrapper> Policy for W {
-            $(
-                #[inline]
-                fn $shared(&self $(, $arg: $of)*) -> $answer {
-                    Wrapper::$shared(self $(, $arg)*)
-                }
-            )*
-
-            $(
-                #[inline]
-                fn $unique(&mut self $(, $own_arg: $own_of)*) -> $own_answer {
-                    Wrapper::$unique(self $(, $own_arg)*)
-                }
-            )*
-        }
-    };
 }
 
 with_wrapper! {
@@ -321,7 +232,7 @@ pub trait Policy {
     fn classify(&self, size: Bytes) -> PoolClass;
 
     /// Finds a free block, or states how large a new segment must be. The allocator asks again for the same request if
-    /// a callback has freed memory, and on [`Rung::ReuseFreed`].
+    /// a callback has freed memory, on [`Rung::ReuseFreed`], and for each pool on [`Rung::BorrowFromPools`].
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
 
     /// Whether to split a block of `whole` bytes, reused or new, at the request's size. Only asked about blocks that
@@ -371,7 +282,7 @@ pub trait Policy {
         (Vec::new(), Attempt::No)
     }
 
-    /// The blocks to release when the program empties the cache, in this order.
+    /// The blocks to release when the program empties the cache, and on [`Rung::ReleaseAll`], in this order.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         heap.releasable()
     }

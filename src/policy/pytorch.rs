@@ -37,8 +37,8 @@ impl PyTorch {
 
     /// The limit, if garbage collection can run, which requires both a limit and a threshold.
     #[inline]
-    fn collection_limit(&self, heap: &Heap) -> Option<Bytes> {
-        heap.limit().filter(|_| self.counts_searches())
+    fn limit_if_collecting(&self, heap: &Heap) -> Option<Bytes> {
+        heap.limit().filter(|_| self.collects_garbage())
     }
 
     /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6). With
@@ -52,15 +52,15 @@ impl PyTorch {
     /// The number of bytes that a garbage collection would have to release now; `None` if none is due (spec 2.7).
     #[must_use]
     pub fn collection_target(&self, heap: &Heap) -> Option<Bytes> {
-        let trigger = (self.settings.garbage_collection_threshold * self.collection_limit(heap)?.0 as f64) as u64;
+        let trigger = (self.settings.garbage_collection_threshold * self.limit_if_collecting(heap)?.0 as f64) as u64;
         heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
     }
 
-    /// Whether garbage collection counts searches under this limit.
+    /// Whether the settings have a threshold for garbage collection.
     // Out of line, because there is usually no limit.
     #[cold]
     #[inline(never)]
-    fn counts_searches(&self) -> bool {
+    fn collects_garbage(&self) -> bool {
         self.settings.garbage_collection_threshold > 0.0
     }
 
@@ -167,7 +167,7 @@ impl Policy for PyTorch {
     // Always inlined: a request calls it in only one place, and the compiler would stop inlining it when it grows.
     #[inline(always)]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
-        if self.collection_limit(heap).is_some() {
+        if self.limit_if_collecting(heap).is_some() {
             self.count_search(request.pool);
         }
         match self.find(heap, request) {

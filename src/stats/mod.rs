@@ -359,7 +359,7 @@ impl Stats {
     }
 }
 
-/// Statistics are equal if every one of them has the same value.
+/// Statistics are equal if every one that PyTorch has is equal.
 impl PartialEq for Stats {
     fn eq(&self, other: &Stats) -> bool {
         Family::ALL.iter().all(|&family| self.family(family) == other.family(family))

@@ -93,7 +93,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn is_part_to_return(&mut self, index: u32) -> bool {
         self.is_part(index) && {
             let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
-            self.heap.private_pools().freeable().contains(&pool_number)
+            self.heap.private_pools().is_abandoned(pool_number)
         }
     }
 

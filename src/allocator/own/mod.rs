@@ -2,7 +2,8 @@
 //!
 //! PyTorch's allocator fails although memory is free when that memory is on the wrong stream, in the wrong pool, or in
 //! pages that are partly in use. The mechanisms here make such memory usable. A policy names them as steps of its ladder
-//! ([`Rung::Own`](crate::policy::Rung::Own), [`Relief`]), so the path of a request under PyTorch's rules never comes here.
+//! ([`Rung::Own`](crate::policy::Rung::Own), [`Relief`]). Under PyTorch's rules, nothing here ever does anything: the path
+//! of a request only passes a few checks, such as whether blocks are on another stream than their segment.
 //! - `transfer.rs`: free blocks move to another stream when its work is ordered after theirs; the pages of free blocks
 //!   move to other addresses.
 //! - `handles.rs`: handles of several sizes, which move as a whole or are broken, so that the free part serves requests.

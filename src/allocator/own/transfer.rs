@@ -110,7 +110,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Orders all work submitted to `from` so far before future work of `to`. If `waits` is false, only checks whether
     /// that work is done. Returns whether the work is ordered.
     pub(super) fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
-        let mut event = match self.pending.take_spare() {
+        let mut event = match self.pending.take_spare_event() {
             Some(event) => event,
             None => self.device.create_event()?,
         };
@@ -118,7 +118,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let ordered = recorded.and_then(|()| {
             if waits { self.device.stream_wait(to, &event).map(|()| true) } else { self.device.is_complete(&event) }
         });
-        self.pending.return_spare(event);
+        self.pending.return_spare_event(event);
         ordered
     }
 

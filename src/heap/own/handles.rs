@@ -71,7 +71,7 @@ impl Heap {
     /// Whether the pool may belong to graphs that have been or are being captured, which may write to all memory that
     /// it has handed out.
     pub(crate) fn may_serve_graphs(&self, pool_number: u16) -> bool {
-        pool_number != 0 && !self.private_pools.freeable().contains(&pool_number)
+        pool_number != 0 && !self.private_pools.is_abandoned(pool_number)
     }
 
     /// The addresses of a free block whose memory may be moved: all of them or, in a private pool in use, those that
@@ -92,7 +92,7 @@ impl Heap {
 
     /// Records that all mapped memory of a private pool counts as handed out from now on.
     pub(crate) fn note_all_handed_out(&mut self, pool_number: u16) {
-        for index in self.arena.live() {
+        for index in self.arena.occupied() {
             let block = self.arena.at(index);
             if PoolSlot(block.pool).pool_number() == pool_number && block.state != BlockState::Unmapped {
                 self.own.untouched.touch(block.address, block.size);

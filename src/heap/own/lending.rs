@@ -34,7 +34,7 @@ impl Heap {
 
     /// The last block of each chain of a private pool and a stream.
     pub(crate) fn chain_ends(&self, pool: PoolSlot, stream: u16) -> impl Iterator<Item = &Block> {
-        let blocks = self.arena.live().map(|index| self.arena.at(index));
+        let blocks = self.arena.occupied().map(|index| self.arena.at(index));
         let is_end = move |block: &&Block| block.pool == pool.0 && block.stream == stream && block.next == NIL;
         blocks.filter(is_end).filter(|block| block.is_expandable() && block.state != BlockState::Unmapped)
     }
@@ -60,7 +60,7 @@ impl Heap {
         let (start, end, pool, stream) = (block.address, block.address + block.size, block.pool, block.stream);
         let is_of_it = |other: &Block| other.pool == pool && (other.stream == stream || self.own.mixes_streams);
         let place = |wanted: &dyn Fn(&Block) -> bool| {
-            self.arena.live().find(|&other| other != index && is_of_it(self.arena.at(other)) && wanted(self.arena.at(other)))
+            self.arena.occupied().find(|&other| other != index && is_of_it(self.arena.at(other)) && wanted(self.arena.at(other)))
         };
         let before = place(&|other| other.next == NIL && start > range.start && other.address + other.size == start);
         let after = place(&|other| both && other.prev == NIL && end < range.end && other.address == end);
@@ -119,8 +119,8 @@ impl Heap {
         free.map(|end| (end.address + end.size, end.size)).collect()
     }
 
-    /// Records that a private pool had no free block for a request.
-    pub(crate) fn note_growing_pool(&mut self) {
+    /// Allows the policy again to wait before requests are routed to a private pool: a pool had no free block for a request.
+    pub(crate) fn renew_waits(&mut self) {
         self.own.waits_left = MOST_WAITS;
     }
 

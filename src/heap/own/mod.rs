@@ -33,14 +33,14 @@ impl Heap {
     /// All free blocks of expandable segments.
     pub(crate) fn free_expandable(&self) -> Vec<u32> {
         let is_one = |block: &Block| block.state == BlockState::Free && block.is_expandable();
-        self.arena.live().filter(|&index| is_one(self.arena.at(index))).collect()
+        self.arena.occupied().filter(|&index| is_one(self.arena.at(index))).collect()
     }
 
     /// Free blocks outside expandable segments whose stream differs from that of the first free block of their
     /// segment, each with that stream's slot.
     pub(crate) fn parted_by_stream(&self) -> Vec<(u32, u16)> {
         let mut parted = Vec::new();
-        for head in self.arena.live() {
+        for head in self.arena.occupied() {
             let first = self.arena.at(head);
             if first.prev != NIL || first.is_expandable() {
                 continue;

@@ -11,18 +11,19 @@ use core::ops::Range;
 /// The reserved ranges of private pools, by first byte: the end of each range, and the end of the part that has been
 /// handed out.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Untouched(BTreeMap<u64, Marks>);
+pub(crate) struct Untouched(BTreeMap<u64, HandedOut>);
 
 #[derive(Clone, Debug)]
-struct Marks {
+struct HandedOut {
     end: u64,
-    from: u64,
+    /// The end of the part that has been handed out.
+    high_water: u64,
 }
 
 impl Untouched {
     /// Adds a range of which nothing has been handed out.
     pub(crate) fn add(&mut self, base: u64, bytes: u64) {
-        self.0.insert(base, Marks { end: base + bytes, from: base });
+        self.0.insert(base, HandedOut { end: base + bytes, high_water: base });
     }
 
     /// Removes a range, if it is known.
@@ -43,7 +44,7 @@ impl Untouched {
         if let Some((_, range)) = self.0.range_mut(..=address).next_back()
             && address < range.end
         {
-            range.from = range.from.max(end);
+            range.high_water = range.high_water.max(end);
         }
     }
 
@@ -55,10 +56,10 @@ impl Untouched {
     /// The part of a block that lies after everything that has been handed out in its range. Empty outside the known
     /// ranges.
     pub(crate) fn part_of(&self, Range { start, end }: Range<u64>) -> Range<u64> {
-        self.range(start).map_or(end, |range| range.from.clamp(start, end))..end
+        self.range(start).map_or(end, |range| range.high_water.clamp(start, end))..end
     }
 
-    fn range(&self, address: u64) -> Option<&Marks> {
+    fn range(&self, address: u64) -> Option<&HandedOut> {
         self.0.range(..=address).next_back().map(|(_, range)| range).filter(|range| address < range.end)
     }
 }

@@ -1,6 +1,6 @@
-//! An oversized bin: a bin with more blocks than a list can handle quickly.
+//! A crowded bin: a bin with more blocks than a list can handle quickly.
 //!
-//! Oversized bins are normal: workloads repeat their sizes, and remainders accumulate in the smallest bins. The keys
+//! Crowded bins are normal: workloads repeat their sizes, and remainders accumulate in the smallest bins. The keys
 //! are stored in a sorted sequence instead of in the blocks, so a search does not access any block. Usually all blocks
 //! of the bin have the same size, which the keys omit; when a block of a different size is added, they include it.
 //!
@@ -62,30 +62,30 @@ impl PartialOrd for Place {
 
 /// The blocks of one bin, by size, rank and address.
 #[derive(Clone, Debug)]
-pub(super) enum OversizedBin {
+pub(super) enum CrowdedBin {
     /// All blocks have this size.
     Equal(u64, Descending<Place>),
     Mixed(Descending<(u64, Place)>),
 }
 
-impl OversizedBin {
+impl CrowdedBin {
     /// Builds a bin from at least one block, in descending order.
-    pub(super) fn new<'a>(blocks: impl Iterator<Item = (u32, &'a Block)>) -> OversizedBin {
+    pub(super) fn new<'a>(blocks: impl Iterator<Item = (u32, &'a Block)>) -> CrowdedBin {
         let keys: Vec<(u64, Place)> = blocks.map(|(index, block)| (block.size, Place::of(block, index))).collect();
         let size = keys[0].0;
         if keys.iter().all(|key| key.0 == size) {
-            OversizedBin::Equal(size, Descending::new(keys.iter().map(|key| key.1).collect()))
+            CrowdedBin::Equal(size, Descending::new(keys.iter().map(|key| key.1).collect()))
         } else {
-            OversizedBin::Mixed(Descending::new(keys))
+            CrowdedBin::Mixed(Descending::new(keys))
         }
     }
 }
 
-impl OversizedBin {
+impl CrowdedBin {
     pub(super) fn len(&self) -> usize {
         match self {
-            OversizedBin::Equal(_, places) => places.len(),
-            OversizedBin::Mixed(keys) => keys.len(),
+            CrowdedBin::Equal(_, places) => places.len(),
+            CrowdedBin::Mixed(keys) => keys.len(),
         }
     }
 
@@ -93,14 +93,14 @@ impl OversizedBin {
     pub(super) fn insert(&mut self, block: &Block, index: u32) -> bool {
         let place = Place::of(block, index);
         match self {
-            OversizedBin::Equal(size, places) if *size == block.size => places.insert(place),
-            OversizedBin::Equal(size, places) => {
+            CrowdedBin::Equal(size, places) if *size == block.size => places.insert(place),
+            CrowdedBin::Equal(size, places) => {
                 let mut keys = places.renamed(|other| (*size, other));
                 let fresh = keys.insert((block.size, place));
-                *self = OversizedBin::Mixed(keys);
+                *self = CrowdedBin::Mixed(keys);
                 fresh
             }
-            OversizedBin::Mixed(keys) => keys.insert((block.size, place)),
+            CrowdedBin::Mixed(keys) => keys.insert((block.size, place)),
         }
     }
 
@@ -108,8 +108,8 @@ impl OversizedBin {
     pub(super) fn remove(&mut self, block: &Block, index: u32) -> bool {
         let place = Place::of(block, index);
         match self {
-            OversizedBin::Equal(size, places) => *size == block.size && places.remove(place),
-            OversizedBin::Mixed(keys) => keys.remove((block.size, place)),
+            CrowdedBin::Equal(size, places) => *size == block.size && places.remove(place),
+            CrowdedBin::Mixed(keys) => keys.remove((block.size, place)),
         }
     }
 
@@ -117,8 +117,8 @@ impl OversizedBin {
     #[inline]
     pub(super) fn first(&self) -> Option<u32> {
         match self {
-            OversizedBin::Equal(_, places) => places.first().map(Place::slot),
-            OversizedBin::Mixed(keys) => keys.first().map(|key| key.1.slot()),
+            CrowdedBin::Equal(_, places) => places.first().map(Place::slot),
+            CrowdedBin::Mixed(keys) => keys.first().map(|key| key.1.slot()),
         }
     }
 
@@ -126,8 +126,8 @@ impl OversizedBin {
     #[inline]
     pub(super) fn first_at_least(&self, size: u64) -> Option<u32> {
         match self {
-            OversizedBin::Equal(own, places) => places.first().filter(|_| *own >= size).map(Place::slot),
-            OversizedBin::Mixed(keys) => keys.first_at_least((size, Place::FIRST)).map(|key| key.1.slot()),
+            CrowdedBin::Equal(own, places) => places.first().filter(|_| *own >= size).map(Place::slot),
+            CrowdedBin::Mixed(keys) => keys.first_at_least((size, Place::FIRST)).map(|key| key.1.slot()),
         }
     }
 
@@ -136,41 +136,41 @@ impl OversizedBin {
         // No block has this key: slots are below `NIL`.
         let behind = Place::of(block, index + 1);
         match self {
-            OversizedBin::Equal(own, places) if *own == block.size => places.first_at_least(behind).map(Place::slot),
-            OversizedBin::Equal(own, places) => places.first().filter(|_| *own > block.size).map(Place::slot),
-            OversizedBin::Mixed(keys) => keys.first_at_least((block.size, behind)).map(|key| key.1.slot()),
+            CrowdedBin::Equal(own, places) if *own == block.size => places.first_at_least(behind).map(Place::slot),
+            CrowdedBin::Equal(own, places) => places.first().filter(|_| *own > block.size).map(Place::slot),
+            CrowdedBin::Mixed(keys) => keys.first_at_least((block.size, behind)).map(|key| key.1.slot()),
         }
     }
 
     /// The last block.
     pub(super) fn last(&self) -> Option<u32> {
         match self {
-            OversizedBin::Equal(_, places) => places.last().map(Place::slot),
-            OversizedBin::Mixed(keys) => keys.last().map(|key| key.1.slot()),
+            CrowdedBin::Equal(_, places) => places.last().map(Place::slot),
+            CrowdedBin::Mixed(keys) => keys.last().map(|key| key.1.slot()),
         }
     }
 
     /// All blocks, in descending order.
     pub(super) fn descending(&self) -> impl Iterator<Item = u32> + '_ {
         match self {
-            OversizedBin::Equal(_, places) => Either::First(places.iter().map(Place::slot)),
-            OversizedBin::Mixed(keys) => Either::Second(keys.iter().map(|key| key.1.slot())),
+            CrowdedBin::Equal(_, places) => Either::First(places.iter().map(Place::slot)),
+            CrowdedBin::Mixed(keys) => Either::Second(keys.iter().map(|key| key.1.slot())),
         }
     }
 
     /// The blocks with at least `size` bytes, in ascending order.
     pub(super) fn at_least(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
         match self {
-            OversizedBin::Equal(own, places) => Either::First(places.at_least(boundary(*own, size)).map(Place::slot)),
-            OversizedBin::Mixed(keys) => Either::Second(keys.at_least((size, Place::FIRST)).map(|key| key.1.slot())),
+            CrowdedBin::Equal(own, places) => Either::First(places.at_least(boundary(*own, size)).map(Place::slot)),
+            CrowdedBin::Mixed(keys) => Either::Second(keys.at_least((size, Place::FIRST)).map(|key| key.1.slot())),
         }
     }
 
     /// The blocks with fewer than `size` bytes, in descending order.
     pub(super) fn below(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
         match self {
-            OversizedBin::Equal(own, places) => Either::First(places.below(boundary(*own, size)).map(Place::slot)),
-            OversizedBin::Mixed(keys) => Either::Second(keys.below((size, Place::FIRST)).map(|key| key.1.slot())),
+            CrowdedBin::Equal(own, places) => Either::First(places.below(boundary(*own, size)).map(Place::slot)),
+            CrowdedBin::Mixed(keys) => Either::Second(keys.below((size, Place::FIRST)).map(|key| key.1.slot())),
         }
     }
 }
