@@ -102,8 +102,8 @@ def ask_tests(programs, number, limit_s):
         if name == "parkade":
             continue
         is_core = name.startswith("core")
-        # Only the suite's tests that compare with the real allocator's answers.
-        chosen, room = ([], "") if is_core else (["recordings::golden::"], "conformance")
+        # Of the suite's tests, those that compare with the real allocator's answers, and the programs that once broke a law.
+        chosen, room = ([], "") if is_core else (["recordings::golden::", "corpus::"], "conformance")
         code, _, took = switch.run([path, "-q", *chosen], number, limit_s, switch.WORK / room)
         seconds += took
         if code != 0:
