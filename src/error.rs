@@ -97,7 +97,7 @@ impl fmt::Display for AllocError {
             AllocError::OutOfMemory(report) => report.fmt(f),
             AllocError::Rejected { requested } => f.write_str(&crate::texts::rejection_message(*requested)),
             AllocError::ExpandableRelease => f.write_str(&self.assertion(&Profile::PYTORCH_2_4)),
-            AllocError::Capturing => f.write_str(&self.assertion(&Profile::PYTORCH_2_7)),
+            AllocError::Capturing => f.write_str(&self.assertion(&Profile::PYTORCH_2_11)),
             AllocError::NotCaptured => f.write_str(&self.assertion(&Profile::PYTORCH_2_9)),
             AllocError::Device(error) => error.fmt(f),
             AllocError::Answer(wrong) => wrong.fmt(f),

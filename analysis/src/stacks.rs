@@ -60,8 +60,8 @@ impl StackNames {
         stacks.calls(stack).iter().any(|&number| self.kind(number).is_native())
     }
 
-    /// Returns the index in a stack of the user's own call: the innermost one in a Python file that is not part of a library,
-    /// Python itself or generated code. Code without a file (`python -c`, `exec`) counts if the program calls it, or if no
+    /// Returns the index of the user's own call in a stack: the innermost call in a Python file that does not belong to a
+    /// library or to Python itself and was not generated. Code without a file (`python -c`, `exec`) counts if the program calls it, or if no
     /// call is in a file of that kind.
     #[must_use]
     pub fn own_place(&self, stacks: &StackTable, stack: StackId) -> Option<usize> {

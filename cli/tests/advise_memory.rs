@@ -1,4 +1,5 @@
-//! Which memory `advise` judges a run by: given, contradicted by the file, or somewhere in a range that an error shows.
+//! The memory size that `advise` assumes for a run: one that was given, one that the file contradicts, or one in a range that
+//! follows from an out-of-memory error.
 
 use crate::common::{BASE, Folder, MIB, OTHER, call, entry, free, recording, segment, unused, used, words};
 use parkade_recording::{Action, DeviceRecording, Recording};
@@ -43,7 +44,7 @@ fn memory_that_the_file_contradicts_is_said_and_makes_the_answer_conditional() {
     // There is no earlier step, so nothing shows what follows.
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("the run had less than 4.00 GiB: at entry 5, a request was refused"), "{text}");
-    assert!(text.contains("if all of 4.00 GiB is available, "), "{text}");
+    assert!(text.contains("if the full 4.00 GiB is available, "), "{text}");
     assert!(!text.contains("keep the settings") && text.contains("export "), "{text}");
     let object = json(&["advise", &file, "--limit", "4GiB"]);
     let contradiction = &object["contradiction"];

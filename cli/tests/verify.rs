@@ -121,9 +121,9 @@ fn settings_come_from_the_file_or_the_caller() {
     let folder = Folder::new("verify-settings");
     let with = |settings: Option<RecordedSettings>| Recording { settings, ..good() };
     let only = |text: &str| with(Some(RecordedSettings { text: Some(text.to_owned()), ..RecordedSettings::default() }));
-    refused(&folder.recording("bogus", &only("bogus:1")), "\"bogus:1\" is refused: Unrecognized key 'bogus'");
-    refused(&folder.recording("long", &only(&"x".repeat(100_000))), "...\" is refused: ");
-    refused(&folder.recording("lines", &only("a\nb\x1b[31m")), "is refused: ");
+    refused(&folder.recording("bogus", &only("bogus:1")), "settings string \"bogus:1\": Unrecognized key 'bogus'");
+    refused(&folder.recording("long", &only(&"x".repeat(100_000))), "...\": ");
+    refused(&folder.recording("lines", &only("a\nb\x1b[31m")), "PyTorch rejects the recording's settings string");
     let refused_string = RecordedSettings { text: Some("bogus:1".to_owned()), ..default_settings() };
     let run = verify(&folder.recording("values", &with(Some(refused_string))));
     assert!(run.code == 0 && run.out.contains("string \"bogus:1\" is refused ("), "{}", run.out);

@@ -4,7 +4,7 @@
   fit.py [--built DIR] [--peer PROGRAM] [--only rmm-pool,bfc,bfc:kind=one-region,bfc:kind=xla,bfc:kind=xla-growth] SCRIPT...
 
 Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. For RMM, the streams are
-the script's; BFC has no streams, so BFC and its policies treat all of them as one. DIR is target/peers, PROGRAM target/release/examples/peer.
+the script's; BFC has no streams, so BFC and its policies treat all of them as one. DIR defaults to target/peers and PROGRAM to target/release/examples/peer.
 """
 
 import argparse

@@ -42,7 +42,7 @@ pub enum VerifyError {
     },
     /// PyTorch refuses the recording's settings string.
     #[error(
-        "the recording's settings string {:?} is refused: {} (use --settings to specify different settings)",
+        "PyTorch rejects the recording's settings string {:?}: {} (use --settings to specify different settings)",
         cut(text, 200),
         cut(&error.to_string(), 500)
     )]

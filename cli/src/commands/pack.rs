@@ -87,7 +87,7 @@ impl Packed {
         }
     }
 
-    /// Whether no packing can need less.
+    /// Whether no packing can need less memory, which is proven.
     fn is_best(&self) -> bool {
         self.found.packing.height <= self.found.bound
     }
@@ -313,7 +313,7 @@ view! {
         packing_bytes: u64 = packed.found.packing.height,
         /// The memory of the packing over the load.
         ratio: f64 = packed.ratio(),
-        /// Whether no packing needs less.
+        /// Whether it is proven that no packing needs less memory.
         is_best: bool = packed.is_best(),
         /// The number of steps of work.
         steps: u64 = packed.found.steps,

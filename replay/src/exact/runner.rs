@@ -644,7 +644,7 @@ struct FreeSegment {
 
 /// The data that show whether a pool may have been in a given state.
 struct Restores {
-    /// Runs that end at or before this entry are requests.
+    /// Runs of entries that end at or before this entry are read as requests, never as restores.
     from: usize,
     history: Option<History>,
 }

@@ -22,7 +22,7 @@ use crate::terminal::size::{show_bytes, show_range};
 pub(super) const HOLDERS: usize = 5;
 
 /// The note below a table in which settings fit although the peak is above the limit.
-pub(crate) const REACHES_BEYOND: &str = "a peak may exceed the limit and still fit: PyTorch compares the limit with what a request needs \
+pub(crate) const REACHES_BEYOND: &str = "a run may fit although its peak exceeds the limit: PyTorch compares the limit with what a request needs \
      before it maps whole pages of expandable segments (docs/spec.md 2.8 and 4.3)";
 
 /// The advice if the run's own settings are the best.
@@ -106,7 +106,7 @@ fn conditions(report: &Advice) -> String {
 pub(super) fn if_all(report: &Advice) -> Option<String> {
     let device = report.contradiction?.device;
     let bytes = show_bytes(names::available_bytes(report, device)?);
-    Some(format!("if all of {bytes} is available{}, ", on_it(report, device)))
+    Some(format!("if the full {bytes} is available{}, ", on_it(report, device)))
 }
 
 /// Says how much the recorded run had reserved before its first entry, if that is more than the recorded requests need.

@@ -182,7 +182,7 @@ fn cost(finished: &Finished) -> String {
         show: |value| format!("{value:.2}"),
     };
     let y = Axis {
-        name: "driver time with plenty, ms (mean)".to_owned(),
+        name: "mean driver time with ample memory, ms".to_owned(),
         from: low / 1.3,
         to: high * 1.3,
         scale: Scale::Logarithmic,

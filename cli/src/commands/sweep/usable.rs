@@ -86,7 +86,7 @@ mod tests {
         let settings = "roundup_power2_divisions:[256:1,>:4],max_split_size_mb:20";
         assert_eq!(line(&format!("pytorch:settings=[{settings}]")), export(&format!("'{settings}'")));
         assert_eq!(line("best-fit-remap:fit=first").as_deref(), Some("parkade.enable(policy=\"best-fit-remap:fit=first\")"));
-        assert_eq!(line("breaking-handles").as_deref(), Some("parkade.enable(policy=\"breaking-handles\", serial=True)"));
+        assert_eq!(line("compaction").as_deref(), Some("parkade.enable(policy=\"compaction\", serial=True)"));
         assert_eq!(Usable::of("pytorch:release=2.15;settings=[expandable_segments:True]"), Usable::Release);
         for policy in CATALOGUE.iter().chain(BESIDE) {
             let usable = Usable::of(&policy.name);

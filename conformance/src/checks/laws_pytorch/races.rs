@@ -170,7 +170,7 @@ struct Buffer {
     home: StreamId,
     /// The stream that used it last. Every user waits for the previous one, so all uses are ordered.
     last: StreamId,
-    /// Its contents, as the end and the word of each stretch.
+    /// Its contents, as runs of one repeated word: the end offset and the word of each run.
     holds: Vec<(u64, u32)>,
 }
 

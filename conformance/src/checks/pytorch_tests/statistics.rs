@@ -99,9 +99,13 @@ impl Watch {
             Change::Less => now < before,
         };
         ensure(holds, || format!("allocated bytes changed from {before} to {now}"))?;
-        for (stat, last) in [(allocated, self.allocated), (reserved, self.reserved)] {
-            ensure(stat.peak >= stat.current, || format!("the peak {} is below {}", stat.peak, stat.current))?;
-            ensure(stat.peak >= last.peak, || format!("the peak fell from {} to {}", last.peak, stat.peak))?;
+        for (name, stat, last) in [("allocated", allocated, self.allocated), ("reserved", reserved, self.reserved)] {
+            ensure(stat.peak >= stat.current, || {
+                format!("the peak of {name} bytes, {}, is below the current value, {}", stat.peak, stat.current)
+            })?;
+            ensure(stat.peak >= last.peak, || {
+                format!("the peak of {name} bytes fell from {} to {} without a reset", last.peak, stat.peak)
+            })?;
         }
         (self.allocated, self.reserved) = (allocated, reserved);
         adds_up(self.stage.stats(), &self.stage.segments())

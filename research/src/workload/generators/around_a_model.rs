@@ -174,7 +174,7 @@ impl Alternate {
             }
         }
         let says = format!(
-            "A transformer with {:.2} billion parameters: {} rounds of {} answers generated and {} training steps",
+            "A transformer with {:.2} billion parameters: {} rounds, each generating {} answers and then running {} training steps",
             self.model.parameters() as f64 / 1e9,
             self.rounds,
             self.samples,
@@ -240,7 +240,8 @@ impl Generator for Alternate {
 ///
 /// A batch is allocated on the copy stream and used on the compute stream (`record_stream`). The host runs ahead and frees
 /// batches long before the computation is done; their memory remains allocated until then. The computation is the network of
-/// a [`Cnn`]. A batch is decoded on the copy stream from a smaller one, and the result is copied back on a third stream.
+/// a [`Cnn`]. Each batch arrives in compressed form and is decoded on the copy
+/// stream; the result of the computation is copied back to the host on a third stream.
 /// Times follow from sizes: 25 GB/s for copies, and the network's arithmetic. A workload has no event for the computation
 /// waiting for its batch; the work on each stream is still in order, and the missing wait does not cause any memory to be
 /// freed too early.

@@ -328,11 +328,13 @@ impl Trial {
             PoolStep::KeepWhole(pool) if core.pool_use_count(id(pool)).is_ok() => routing.keep_whole(core, pool),
             PoolStep::KeepWhole(_) => {}
             PoolStep::ReleaseCached(pool) => {
-                // This waits for the pool's events even while a graph is captured; PyTorch forbids that with an assertion.
-                if !core.heap().is_deferring() {
-                    let answer = core.release_cached_pool(id(pool));
-                    return self.outcome(answer);
+                let is_deferring = core.heap().is_deferring();
+                let answer = core.release_cached_pool(id(pool));
+                // While a graph counts as being captured, the pool's events cannot be waited for.
+                if is_deferring && answer == Err(AllocError::Capturing) {
+                    return Ok(Outcome::Done);
                 }
+                return self.outcome(answer);
             }
             PoolStep::Save(pool) => return self.save(pool),
             PoolStep::Load(pool) => return self.load(pool),
