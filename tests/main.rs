@@ -4,6 +4,7 @@
 mod device;
 
 mod adopt;
+mod borrowing;
 mod checkpoint_properties;
 mod checkpoints;
 mod defaults;

@@ -132,10 +132,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         for id in self.heap.private_pools().serving_when_out() {
             self.route_to(id, PoolFilter::All)?;
             let found = self.search_pool(id, request, stream_slot);
+            let address = found.as_ref().ok().and_then(Option::as_ref).map(|found| self.heap.arena.at(found.index).address);
             self.end_pool(id)?;
             self.release_pool(id)?;
             if let Some(found) = found? {
-                return Ok(Some(found));
+                // The end of the routing may have freed a neighbour, which then absorbed the block.
+                let index = address.and_then(|address| self.heap.free_block_at(address)).unwrap_or(found.index);
+                return Ok(Some(Found { index, ..found }));
             }
         }
         Ok(None)
