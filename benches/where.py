@@ -9,6 +9,7 @@ is inlined.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -93,6 +94,8 @@ def main() -> int:
     subprocess.run(
         ["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "count"],
         cwd=ROOT,
+        # The profile is stripped; the names and lines are needed here.
+        env={**os.environ, "CARGO_PROFILE_WHEEL_STRIP": "false", "CARGO_PROFILE_WHEEL_DEBUG": "line-tables-only"},
         check=True,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -292,12 +292,12 @@ fn number(value: f64) -> String {
 }
 
 /// Explains the columns and rows that are not policies.
-const ABOUT_BOUNDS: &str = "LOAD with pools is a lower bound, like LOAD: until the graphs of a private pool are reset, the \
-                            pool counts at its peak of live bytes so far. The ideal remapper and the offline packer are not \
+const ABOUT_BOUNDS: &str = "Like LOAD, LOAD with pools is a lower bound: until a private pool's graphs are reset, the pool is \
+                            counted at its peak live bytes so far. The ideal remapper and the offline packer are not \
                             bounds but results: the memory that an ideal allocator needs if it remaps 2 MiB pages at will, \
                             and the best packing found when every lifetime is known in advance and nothing is moved. An \
                             allocator that learns of requests one by one \
-                            may need less. Both ignore private pools, so they may lie below LOAD with pools.";
+                            may need less memory than either. Both ignore private pools, so they may lie below LOAD with pools.";
 
 /// The smallest memory of each workload, beside the values that it is compared with.
 fn memory_of_cells(finished: &Finished) -> Grid {

@@ -352,7 +352,7 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
 /// the seeds of each workload: bootstrap intervals (BCa, 95 %) and Wilcoxon's signed-rank test with Holm's correction. A
 /// program that fits in no memory under a policy is left out of its means.
 ///
-/// The tables also show a lower bound, LOAD with pools: a private pool counts at its peak of live bytes so far, until its
+/// The tables also show a lower bound, LOAD with pools: a private pool is counted at its peak live bytes so far, until its
 /// graphs are reset. Two more columns are results, not bounds: the need of an ideal allocator that remaps pages of 2 MiB at
 /// will, and the best packing found offline, with every lifetime known in advance.
 ///

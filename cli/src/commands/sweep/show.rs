@@ -252,7 +252,7 @@ view! {
     struct Bounds<'a>(workload: &'a str, pools: Option<Level>, beside: Option<BoundRatios>) {
         /// The workload.
         workload: &'a str = workload,
-        /// A lower bound: each private pool counts at its peak of live bytes so far until it is dropped.
+        /// A lower bound: each private pool is counted at its peak live bytes so far until it is dropped.
         load_with_pools_over_load: Option<Mean> = pools.map(Mean::of),
         /// Not a bound: the memory that an ideal allocator needs if it remaps pages of 2 MiB at will.
         page_ideal_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.page_ideal)),
