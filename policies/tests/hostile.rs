@@ -396,6 +396,8 @@ impl Switch for PyTorch {
 
 struct Program {
     random: Random,
+    /// A factor of all sizes.
+    scale: u64,
     out: Vec<Allocation>,
     saved: Vec<PoolCheckpoint>,
     captured: Vec<StreamId>,
@@ -408,7 +410,7 @@ impl Program {
             1 + match self.random.below(4) {
                 0 => self.random.below(4096),
                 1 => self.random.below(MIB),
-                _ => self.random.below(9 * MIB),
+                _ => self.scale * self.random.below(9 * MIB),
             },
         )
     }
@@ -510,7 +512,7 @@ impl Program {
                 "release_cached_pool"
             }
             38 => {
-                core.set_limit(self.random.is(50).then(|| Bytes::mib(8 + self.random.below(60))));
+                core.set_limit(self.random.is(50).then(|| Bytes::mib(self.scale * (8 + self.random.below(60)))));
                 "limit"
             }
             39 => {
@@ -551,10 +553,14 @@ impl Program {
 }
 
 fn run<P: Switch>(seed: u64, policy: P, may_fault: bool) {
-    let mut core: Core<P> = Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(40 + seed % 32))), policy, Vec::new());
+    // With the larger sizes, a policy like GMLake stitches blocks.
+    let scale = if Random::new(!seed).is(20) { 100 } else { 1 };
+    let mut core: Core<P> =
+        Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(scale * (40 + seed % 32)))), policy, Vec::new());
     let mut told = Told::default();
     let new = |salt| Program {
         random: Random::new(seed ^ salt),
+        scale,
         out: Vec::new(),
         saved: Vec::new(),
         captured: Vec::new(),
