@@ -78,7 +78,7 @@ impl CudaAsync {
         if excess == Bytes::ZERO || heap.is_deferring() {
             return Vec::new();
         }
-        let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
+        let mut whole = shared_steps::whole_segments(heap, request);
         whole.sort_by_key(|block| core::cmp::Reverse(block.size));
         let mut blocks = Vec::new();
         for block in whole {

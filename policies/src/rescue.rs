@@ -226,7 +226,10 @@ impl Rescue {
             }
             Step::AskForAll => (Step::End, self.ask(heap, request)),
             Step::End => {
-                self.withdraw();
+                // If this is not the last rung, the next ones may serve the request, and the statistics count a rescue.
+                if self.is_last {
+                    self.withdraw();
+                }
                 return Some(self.end());
             }
         };

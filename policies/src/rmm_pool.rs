@@ -149,7 +149,7 @@ impl RmmPool {
     /// request exceeds it.
     fn reclaimed(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let limit = heap.limit().filter(|limit| request.size.0 <= limit.0 / UNIT * UNIT)?;
-        let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
+        let mut whole = shared_steps::whole_segments(heap, request);
         whole.sort_unstable_by_key(|block| block.address);
         // If the limit has been lowered, more bytes may be reserved than it allows.
         let most = limit.0 / UNIT * UNIT - request.size.0;

@@ -22,6 +22,16 @@ pub(crate) fn left_behind(heap: &Heap, request: &Request) -> Option<Relief> {
     (!blocks.is_empty()).then_some(Relief::Release { blocks, attempt: Attempt::No })
 }
 
+/// The entirely free segments of the request's pool, smallest first; none if the pool's memory cannot be released. The pool
+/// may still be in use although no graph is being captured any more: a callback may have ended the capture.
+pub(crate) fn whole_segments(heap: &Heap, request: &Request) -> Vec<BlockView> {
+    let whole = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable);
+    let whole: Vec<BlockView> = whole.collect();
+    // Either all of a pool's segments can be released or none.
+    let may_go = whole.first().is_some_and(|block| heap.releasable().contains(&block.id));
+    if may_go { whole } else { Vec::new() }
+}
+
 /// The first step that does something. `climb` takes the next one; the last one always does something.
 pub(crate) fn first_relief(mut climb: impl FnMut() -> Option<Relief>) -> Relief {
     loop {

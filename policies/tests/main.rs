@@ -3,6 +3,7 @@
 mod at_address;
 mod compaction;
 mod every_nth_call;
+mod hostile;
 mod laws;
 mod lending;
 mod mechanisms;

@@ -369,3 +369,27 @@ fn pages_that_a_size_does_not_divide_stay_and_the_request_fails() {
     assert_contents(&mut allocator, &kept);
     give_all(allocator, kept);
 }
+
+/// If a rescue gives up and PyTorch's release of the cache then serves the request, the statistics count a rescue, because
+/// the trace has the failure. It is then one of the most rescues, too.
+#[test]
+fn a_rescue_that_the_statistics_count_is_one_of_the_most() {
+    let mut allocator = on(80, rescue(Reach::Free).at_most(2));
+    let there = StreamId(2);
+    allocator.policy_mut().pytorch_mut().settings.expandable_segments = false;
+    let segments = [20, 20].map(|mib| allocator.allocate(Bytes::mib(mib), there).unwrap());
+    allocator.policy_mut().pytorch_mut().settings.expandable_segments = true;
+    let elsewhere = allocator.allocate(Bytes::mib(5), StreamId(1)).unwrap();
+    let mut kept = vec![elsewhere, take(&mut allocator, 20).unwrap()];
+    kept.push(take(&mut allocator, 10).unwrap());
+    assert_eq!(allocator.stats().num_rescues, 1, "part of the other stream's page");
+    segments.into_iter().for_each(|segment| allocator.free(segment).unwrap());
+    kept.push(take(&mut allocator, 30).unwrap());
+    assert_eq!((allocator.stats().num_rescues, allocator.stats().num_alloc_retries), (2, 2));
+    kept.push(take(&mut allocator, 10).unwrap());
+    let refused = take(&mut allocator, 4);
+    assert!(matches!(refused, Err(AllocError::OutOfMemory(_))), "{refused:?}");
+    assert_eq!(allocator.stats().num_rescues, 2);
+    allocator.check().unwrap();
+    give_all(allocator, kept);
+}
