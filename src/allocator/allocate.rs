@@ -142,7 +142,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let block = self.heap.arena.at(index);
         let (whole, was_split, is_expandable) = (block.size, block.is_split(), block.is_expandable());
         let splits = take == Take::LowEnd;
-        // Ask the policy before anything changes, because it may panic.
+        // Ask the policy before anything changes.
         let (part, size, is_oversize) = if splits {
             let (stamp, is_oversize) = (self.policy.stamp(request.pool), self.policy.is_oversize(request.size));
             (self.heap.take_low_end(index, request.size.0, stamp), request.size.0, is_oversize)

@@ -184,7 +184,8 @@ pub enum Relief {
     /// [`Placement::Reuse`].
     Reuse(BlockId),
     /// Like [`Relief::Reuse`], but from `offset`: the part before it stays free, and the part after the request is
-    /// split off as usual. This is for policies with rules about addresses.
+    /// split off as usual. This is for policies with rules about addresses; a policy that takes high ends
+    /// ([`Policy::takes_high_end`]) gets the block's high end instead.
     ReuseAt {
         /// The block.
         block: BlockId,
