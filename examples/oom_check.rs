@@ -1,5 +1,5 @@
 //! Reads rows of `oom_messages.py` and prints how many messages differ from PyTorch's.
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 use std::io::BufRead as _;
 include!("../tests/common/oom_row.rs");
 fn main() {

@@ -1,7 +1,7 @@
 //! Runs the allocator on a custom device: 64 MiB that exist only as numbers. A model is too large for it.
 //!
 //! `cargo run -p parkade --example own_device`
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::policy::PyTorch;

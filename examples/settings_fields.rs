@@ -1,7 +1,6 @@
 //! Reads settings strings in hexadecimal, one per line, and prints the settings after each, for `fuzz_settings.py` to compare
 //! with the real allocator. `run` applies them one after another (`!` resets), and `load` treats each as the environment of a
 //! new process.
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::io::BufRead as _;
 

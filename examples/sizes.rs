@@ -2,7 +2,7 @@
 //! take from the device.
 //!
 //! `cargo run -p parkade --example sizes -- "roundup_power2_divisions:4,large_segment_size_mb:32"`
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::process::ExitCode;
 

@@ -14,13 +14,16 @@ use crate::units::{Bytes, DeviceAddress, StreamId};
 /// A device needs only the methods without a default: information, memory and events. With these alone, it runs every
 /// policy that takes whole segments. The others come in groups, each for a feature that not every device has:
 ///
-/// | for | implement |
-/// |---|---|
-/// | expandable segments | [`reserve`](DeviceBackend::reserve) and the seven methods after it |
-/// | policies that move blocks between streams | [`stream_wait`](DeviceBackend::stream_wait); [`is_idle`](DeviceBackend::is_idle) if an event does not tell |
-/// | reuse of blocks during captures (spec 3.8) | [`capture`](DeviceBackend::capture), [`add_awaited`](DeviceBackend::add_awaited) |
-/// | policies that break handles | [`breaks_handles`](DeviceBackend::breaks_handles), [`break_handle`](DeviceBackend::break_handle); [`waits_in_captures`](DeviceBackend::waits_in_captures) to do so during captures |
-/// | a device that only counts memory, for files with huge sizes | [`run_pages`](DeviceBackend::run_pages) and the three methods after it |
+/// - Expandable segments: [`reserve`](DeviceBackend::reserve) and the seven methods after it.
+/// - Policies that move blocks between streams: [`stream_wait`](DeviceBackend::stream_wait), and
+///   [`is_idle`](DeviceBackend::is_idle) if an event on an idle stream is not complete at once.
+/// - Reuse of blocks during captures (spec 3.8): [`capture`](DeviceBackend::capture) and
+///   [`add_awaited`](DeviceBackend::add_awaited).
+/// - Policies that break handles: [`breaks_handles`](DeviceBackend::breaks_handles) and
+///   [`break_handle`](DeviceBackend::break_handle); to do so during captures,
+///   [`waits_in_captures`](DeviceBackend::waits_in_captures).
+/// - A device that only counts memory, for files with huge sizes: [`run_pages`](DeviceBackend::run_pages) and the three
+///   methods after it.
 ///
 /// The conformance suite checks this contract on every implementation:
 /// - `malloc` and `reserve` return ranges that are aligned to at least 512 bytes and do not overlap any range still

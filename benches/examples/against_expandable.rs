@@ -16,7 +16,7 @@
 //! gives the policy 1.02 times the load even if `pytorch-expandable` needs more. The last two columns are for ample
 //! memory: the peak of reserved memory, and the driver time. A policy that does not fit in these amounts is measured
 //! in the smallest memory in which it fits. The last lines show medians and worst cases.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::ops::RangeInclusive;

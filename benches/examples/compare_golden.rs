@@ -8,7 +8,7 @@
 //! The flavours are the names in `conformance/oracle/golden`. The example prints a line for each run: the configuration, the
 //! number of operations, how many of them ran out of memory, and whether the answers agree. It exits with status 1 if any run
 //! differs.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@
 //! pair of runs of one program under different settings or limits produces a row: the second run's peak as recorded, and as
 //! predicted from the first run's requests with the second run's settings and limit. Nothing else from the second run is
 //! used.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -8,7 +8,7 @@
 //! FOLDER contains `NAME.pickle.xz` and `NAME.stats.json`; the default is `conformance/recordings`. Each recording is cut at
 //! CUTS entries, 20 by default, spread evenly. A cut that does not verify without mismatches is a failure. The example lists
 //! the failing entries, describes the first one, and exits with status 1.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::path::PathBuf;

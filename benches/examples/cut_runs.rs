@@ -12,7 +12,7 @@
 //!
 //! The output ends with the figures for docs/predictions.md, and the table for `analysis/src/advise/completion.rs`. The Brier
 //! scores use a table that leaves out the runs from the same recording.
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::collections::BTreeMap;
 use std::error::Error;

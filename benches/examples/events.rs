@@ -6,7 +6,7 @@
 //! initial growth, few events reach the device, as in real programs. The policies take turns, round by round, so that other
 //! load on the machine affects all of them equally; each policy's fastest round is shown, because other load can only slow it
 //! down. The last column compares the policy with `pytorch`, which always runs.
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Packs MiniMalloc's CSV files and recordings, and prints a table with one row for each, like those in `docs/packing.md`.
 //!
 //! `cargo run --release -p parkade-benches --example packing -- [--budget STEPS] [--seed NUMBER] FILE...`
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::path::Path;

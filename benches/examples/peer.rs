@@ -10,7 +10,7 @@
 //!
 //! `one` treats all streams as one, and `stop` ends at the first request that is refused. `fixed` first maps the
 //! entire device as one area; in this mode, the run counts as out of memory as soon as the policy would remap pages.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! Measures how long it takes to decompress and read a snapshot, and the peak of resident memory.
 //!
 //! `cargo run --release -p parkade-benches --example read_time -- FILE [REPEATS]`
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::time::Instant;

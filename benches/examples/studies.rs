@@ -2,7 +2,7 @@
 //! captures, and the memory that adversaries force an allocator to use.
 //!
 //! `cargo run --release -p parkade-benches --example studies -- preallocation`, or `captures` or `adversaries`
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 

@@ -4,7 +4,7 @@
 //! cargo run -p parkade-conformance --example show_scenario -- A5              every entry of A5
 //! cargo run -p parkade-conformance --example show_scenario -- D8/info PATH    PATH is the binary parkade, whose commands some entries run
 //! ```
-#![allow(clippy::print_stdout, reason = "a user runs this example")]
+#![expect(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -4,7 +4,7 @@
 //! `cargo run -p parkade-gpu --example memory_tools` runs on the simulated device; with `-- --cuda`, it runs on the
 //! first GPU, where it takes less than 1 GiB and releases everything. The exit code is 0 if every check passes, 1 if
 //! not, and 77 if there is no GPU.
-#![allow(clippy::print_stdout, reason = "a user runs this example")]
+#![expect(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::error::Error;
 use std::process::ExitCode;

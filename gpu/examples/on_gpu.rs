@@ -3,7 +3,7 @@
 //! `cargo build --release -p parkade-gpu --example on_gpu` builds `target/release/examples/on_gpu`, which prints a
 //! table. It uses less than 3 GiB of device memory, apart from requests that no device can serve, and releases
 //! everything. The exit code is 0 if every check passes, 1 if one fails, and 77 if there is no device.
-#![allow(clippy::print_stdout, reason = "a user runs this example")]
+#![expect(clippy::print_stdout, reason = "a user runs this example")]
 
 #[path = "../tests/checks/mod.rs"]
 mod checks;

@@ -2,7 +2,7 @@
 //! policy reserves for the same tensors, and the cost of its driver calls.
 //!
 //! `cargo run --release -p parkade-policies --example compare`
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use parkade::stats::Family;
 use parkade::texts::format_bytes;

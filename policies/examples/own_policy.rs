@@ -2,7 +2,7 @@
 //! Compares it with PyTorch's own policy.
 //!
 //! `cargo run -p parkade-policies --example own_policy`
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use parkade::policy::{Policy, PyTorch, Request, Wrapper};
 use parkade::settings::Settings;

@@ -3,7 +3,7 @@
 //! `cargo run -p parkade-recording --example explain_message -- [FILE]`
 //!
 //! FILE is a log that contains the message; `-` reads standard input. Without FILE, it explains an example message.
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::fs::File;

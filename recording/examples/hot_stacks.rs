@@ -3,7 +3,7 @@
 //! `cargo run -p parkade-recording --example hot_stacks -- [FILE]`
 //!
 //! Without FILE, it reads a recording of GPT-2 training that ships with parkade.
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::collections::BTreeMap;
 use std::error::Error;

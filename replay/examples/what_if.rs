@@ -4,7 +4,7 @@
 //!
 //! LIMIT_MIB is the memory limit of the recorded run, or 0 for none; a snapshot does not contain it. Without arguments, the
 //! example uses a GPT-2 training run that ran out of memory under a 12 GiB limit.
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 

@@ -10,7 +10,7 @@
 //! from the catalogue, which replace `FillFirst`, and descriptions of workloads, which replace the four below. A cell shows
 //! the smallest device memory in which the workload fits and, in parentheses, what the policy reserves with plenty of memory,
 //! both divided by the workload's load.
-#![allow(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::time::Instant;

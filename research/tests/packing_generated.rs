@@ -1,5 +1,5 @@
 //! Tests that training steps, with the buffer lifetimes that result from autograd, can be packed into their load.
-#![allow(clippy::print_stdout, reason = "a table for the reader")]
+#![expect(clippy::print_stdout, reason = "a table for the reader")]
 
 use std::time::Instant;
 

@@ -3,7 +3,7 @@
 //! This tests an allocator's error paths without a broken GPU: a plan names the call that fails, the program
 //! encounters the failure, and then the heap must be consistent and it must be possible to free everything. Run it
 //! with `cargo run -p parkade-sim --example fail_every_call`.
-#![allow(clippy::print_stdout, reason = "a user runs this example")]
+#![expect(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -3,7 +3,7 @@
 //!
 //! The same program runs twice, first without and then with `record_stream`. The race detector reports a race in the
 //! first run and names both kernels. Run it with `cargo run -p parkade-sim --example find_a_race`.
-#![allow(clippy::print_stdout, reason = "a user runs this example")]
+#![expect(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::error::Error;
 

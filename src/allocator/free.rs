@@ -1,10 +1,10 @@
 //! The path of a free: a block becomes free immediately or, if other streams use it, when their events are complete
 //! (spec 3.3 to 3.7).
 //!
-//! A block may serve a new request of its own stream at once: the GPU carries out a stream's work in order, so whatever used
-//! the block before is done when the new work begins. Work of another stream is not ordered like that, so the block waits.
-//! The events are recorded when the program frees the block, and checked at the beginning of every request. While a graph
-//! counts as being captured, nothing is recorded or checked (`captures.rs`).
+//! A block may serve a new request of its own stream at once: the GPU carries out a stream's work in order, so whatever
+//! used the block before is done when the new work begins. Work of a different stream is not ordered like that, so the
+//! block waits. The events are recorded when the program frees the block, and checked at the beginning of every request.
+//! While a graph counts as being captured, nothing is recorded or checked (`captures.rs`).
 
 use super::{Allocation, Allocator};
 use crate::block::BlockState;

@@ -26,9 +26,9 @@ use crate::units::Bytes;
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Serves a request for which there is no free block. `segment` is the size of a new segment for it.
     ///
-    /// The request's pool is not forgotten before the request ends, even if a callback abandons it and creates other pools;
-    /// none of these serves the request. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases
-    /// the pool's cache.
+    /// The request's pool is not forgotten before the request ends, even if a callback abandons it and creates other
+    /// pools; none of these serves the request. In PyTorch, the request holds a pointer to the pool, which dangles if the
+    /// callback releases the pool's cache.
     #[cold]
     #[inline(never)]
     pub(super) fn obtain(&mut self, request: Request, stream_slot: u16, segment: Bytes) -> Result<Allocation, AllocError> {

@@ -371,7 +371,7 @@ pub trait Policy {
     fn breaks_for_pools(&self, _heap: &Heap) -> Vec<DeviceAddress> {
         Vec::new()
     }
-} own {
+} not_forwarded {
     /// The policy itself, if it is PyTorch's. A program that has the policy behind a pointer and runs many events can
     /// then use a copy with a concrete type, which is twice as fast. Wrappers do not forward this, because they are
     /// different policies.

@@ -4,8 +4,7 @@
 
 /// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and `impl Policy` for every wrapper.
 ///
-/// Methods take `&self` or `&mut self` and return a value. Methods in the second pair of braces have defaults, and
-/// wrappers do not forward them.
+/// Methods take `&self` or `&mut self` and return a value. The methods under `not_forwarded` have defaults.
 ///
 /// There is thus a single list of a policy's methods, for the trait and for everything that forwards them.
 ///
@@ -14,9 +13,9 @@
 /// generates the rest from its signatures: a wrapper forwards every method that it does not override, including
 /// methods that are added later.
 macro_rules! with_wrapper {
-    ($(#[$about:meta])* pub trait Policy { $($questions:tt)* } own { $($own:tt)* }) => {
+    ($(#[$about:meta])* pub trait Policy { $($questions:tt)* } not_forwarded { $($left:tt)* }) => {
         $(#[$about])*
-        pub trait Policy { $($questions)* $($own)* }
+        pub trait Policy { $($questions)* $($left)* }
         with_wrapper! { @sort [] [] $($questions)* }
     };
 
