@@ -8,6 +8,7 @@ pub mod core_laws;
 pub mod golden;
 pub mod harness;
 pub mod law;
+pub mod program;
 pub mod reference_model;
 #[cfg(feature = "scenarios")]
 pub mod scenarios;

@@ -42,8 +42,8 @@ use parkade::{AllocError, Allocation, Allocator, PoolError, PoolFilter};
 use parkade_sim::address::Scripted;
 use parkade_sim::{CallName, EventTiming, PAGE_BYTES, SimDevice, SimOptions};
 
-use super::draw::Draws;
 use crate::backend::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical, Holdings, Needs, TestDevice};
+use crate::program::search::Draws;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 /// The number of operations per sequence.

@@ -8,7 +8,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{AnyBackend, AnyDevice, AnyEvent, Race, RaceSide, TestDevice, Touch};
-use crate::checks::draw::runner;
+use crate::program::search::runner;
 use crate::scenarios::story::{Finding, Row, Story, claim, scenario};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 

@@ -19,10 +19,10 @@ use proptest::test_runner::{TestCaseError, TestError};
 
 use super::programs::{Setup, Step, captures, every_rung, programs, stitching};
 use super::trial::{Expected, Habits, Outcome, Trial};
-use super::watched::Reached;
 use crate::backend::{AnyBackend, EventTiming, Unable};
-use crate::checks::draw::{hunt, program_line, runner};
 use crate::law::{Broken, Law, ensure};
+use crate::program::search::{hunt, program_line, runner};
+use crate::program::watched::Reached;
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
 /// A named policy. Its type is erased, so that the checks are compiled once.

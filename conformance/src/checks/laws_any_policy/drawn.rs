@@ -12,7 +12,7 @@ use parkade::profile::Profile;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
-use crate::checks::draw::Draws;
+use crate::program::search::Draws;
 
 /// The number of policies of each kind that moves memory.
 const MOVERS: usize = 10;

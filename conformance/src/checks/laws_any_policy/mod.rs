@@ -9,7 +9,6 @@ mod campaign;
 mod drawn;
 mod programs;
 mod trial;
-mod watched;
 
 use std::fmt;
 
@@ -18,9 +17,9 @@ use parkade::policy::Policy;
 use parkade::units::PoolClass;
 use parkade_policies::{BESIDE, CATALOGUE, Named};
 
-use super::draw::{may_expand, timings};
 use crate::backend::AnyBackend;
 use crate::law::Law;
+use crate::program::search::{may_expand, timings};
 use crate::suite;
 use crate::suite::{Effort, Entry, Group, Requirement, Row, Silent, Status};
 use campaign::Subject;
@@ -249,8 +248,8 @@ mod tests {
     use super::drawn;
     use super::drawn::Wrong;
     use super::programs::{Setup, Step, captures, every_rung, stitching};
-    use super::watched::Reached;
     use crate::backend::{AnyBackend, EventTiming};
+    use crate::program::watched::Reached;
     use crate::suite::Effort;
 
     fn reached(outcome: Result<Reached, Stopped>) -> Reached {

@@ -22,8 +22,8 @@ use super::operation::Operation::{Allocate, CompleteAll, Free, OthersHold, Recor
 use super::operation::{Operation, Setup, THRESHOLDS, operations_for, setup_under, virtual_setup_under};
 use super::trial::Trial;
 use crate::backend::{AnyBackend, EventTiming, Places, Unable};
-use crate::checks::draw::{hunt, program_line};
 use crate::law::{Broken, Law};
+use crate::program::search::{hunt, program_line};
 use crate::reference_model::SETTINGS;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 

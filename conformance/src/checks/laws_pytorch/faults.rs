@@ -22,8 +22,8 @@ use super::operation::Operation::{
 use super::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
 use super::trial::{Outcome, Trial};
 use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, Places, TestDevice, WitnessedDevice};
-use crate::checks::draw::{may_expand, runner};
 use crate::law::{Broken, Law, ensure};
+use crate::program::search::{may_expand, runner};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 /// A code that the allocator has no rule for ("an illegal memory access was encountered").

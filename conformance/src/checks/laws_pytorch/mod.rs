@@ -12,10 +12,10 @@ pub mod trial;
 
 use std::sync::Arc;
 
-use super::draw::timings;
 use crate::backend::AnyBackend;
 use crate::core_laws::{CoreLaw, Draws, LAWS};
 use crate::law::Law;
+use crate::program::search::timings;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 use campaign::Campaign;
 

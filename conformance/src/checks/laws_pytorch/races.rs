@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::campaign::{Stopped, run_cases};
 use super::trial::stream_name;
 use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
-use crate::checks::draw::{may_expand, timings};
 use crate::law::{Broken, Law, ensure};
+use crate::program::search::{may_expand, timings};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// Of the programs that do not record their streams, at least one in this many must race.

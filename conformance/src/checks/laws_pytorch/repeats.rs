@@ -8,10 +8,10 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{AnyBackend, EventTiming, Unable};
-use crate::checks::draw::{hunt, may_expand, program_line, runner};
 use crate::checks::laws_pytorch::operation::{Operation, Setup, operations, operations_for, setup_under, virtual_setup_under};
 use crate::checks::laws_pytorch::trial::{Finished, Trial};
 use crate::law::{Broken, Law, ensure};
+use crate::program::search::{hunt, may_expand, program_line, runner};
 use crate::reference_model::Rules;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 

@@ -10,7 +10,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
 use super::support::{Mode, ensure, fill, holds, twice, with_capacity};
 use crate::backend::{AnyBackend, Needs, TestDevice};
-use crate::checks::draw::Draws;
+use crate::program::search::Draws;
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 

@@ -11,7 +11,7 @@ use parkade_recording::{
 
 use super::support::{Mode, ensure, same, twice};
 use crate::backend::{AnyBackend, Needs};
-use crate::checks::draw::Draws;
+use crate::program::search::Draws;
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 

@@ -25,11 +25,11 @@ use parkade_policies::Named;
 use parkade_sim::{CallName, FaultPlan};
 
 use super::programs::{PoolStep, Setup, Step};
-use super::watched::{Reached, Watched};
 use crate::backend::{AnyBackend, AnyDevice, Needs, Simulation, TestDevice, Unable, Witness, WitnessedDevice};
 use crate::checks::laws_pytorch::operation::POOLS;
 use crate::checks::laws_pytorch::trial::{Account, Ledger};
 use crate::law::{Broken, Law, ensure};
+use crate::program::watched::{Reached, Watched};
 use crate::reference_model::{History, Leaving, Routing, id};
 
 /// Properties of a policy that decide whether its out-of-memory errors are justified.

@@ -16,8 +16,8 @@ use parkade_sim::CallName;
 use super::{Live, Outcome, Trial};
 use crate::backend::{TestDevice, Witness};
 use crate::checks::laws_any_policy::programs::PoolStep;
-use crate::checks::laws_any_policy::watched::{Answer, changed_since_answer};
 use crate::law::{Broken, Law, ensure};
+use crate::program::watched::{Answer, changed_since_answer};
 use crate::reference_model::id;
 
 /// Number of bytes read back at the start and at the end of an allocation; reuse would overwrite

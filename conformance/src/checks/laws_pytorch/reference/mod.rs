@@ -8,10 +8,6 @@
 //! Random programs reach some rules rarely. Fixed programs therefore exercise each rule in which releases differ, under
 //! the rules of every release.
 
-mod compare;
-mod play;
-mod step;
-
 use std::fmt::Write;
 
 use parkade::profile::Profile;
@@ -21,10 +17,12 @@ use proptest::prelude::*;
 
 use super::campaign::{Stopped, run_cases};
 use crate::backend::{AnyBackend, EventTiming, Places};
-use crate::checks::draw::timings;
+use crate::program::player::Play;
+use crate::program::search::timings;
+use crate::program::step::{
+    CALLBACKS, DEFAULT_POOL, Order, Scene, Step, crowd, pool_program, profiles, program, restores, scene, texts,
+};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
-use play::Play;
-use step::{CALLBACKS, DEFAULT_POOL, Order, Scene, Step, crowd, pool_program, profiles, program, restores, scene, texts};
 
 /// The maximum number of steps of a program.
 const LONGEST: usize = 140;

@@ -6,7 +6,6 @@
 //! `requests` contains the laws about single requests. The sequence is kept as a script for `parkade ops`, so that a failure
 //! can be reproduced and run on the real allocator.
 
-mod accounting;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -29,7 +28,7 @@ use crate::backend::{
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{History, Model, Routing, Rules, SETTINGS};
 
-pub(crate) use accounting::{Account, Ledger};
+pub(crate) use crate::program::accounts::{Account, Ledger};
 
 /// `parkade ops` numbers the streams; the handle of stream k is k times this value.
 const HANDLE_STEP: u64 = 0x1000;

@@ -21,12 +21,12 @@ use parkade::{
 };
 use parkade_sim::FaultPlan;
 
-use super::compare;
-use super::compare::{Answer, Tested};
-use super::step::{CALLBACKS, Order, POOLS, Scene, Step, pool_id};
 use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
-use crate::checks::draw::Draws;
 use crate::law::{Broken, Law, ensure};
+use crate::program::beside as compare;
+use crate::program::beside::{Answer, Tested};
+use crate::program::search::Draws;
+use crate::program::step::{CALLBACKS, Order, POOLS, Scene, Step, pool_id};
 use crate::reference_model::Reference;
 use crate::reference_model::allocator::{Deed, Saved};
 
@@ -92,11 +92,11 @@ fn perform(core: &mut Tested<AnyDevice>, doing: Doing) -> Answer {
 const MOST_VOID: usize = 100;
 
 /// Both allocators and the program's allocations.
-pub(super) struct Play {
+pub(crate) struct Play {
     core: Tested<AnyDevice>,
     device: WitnessedDevice<AnyDevice>,
     reference: Reference,
-    pub(super) scene: Scene,
+    pub(crate) scene: Scene,
     streams: [StreamId; 4],
     held: Vec<Allocation>,
     /// Allocations that have been freed.
@@ -105,7 +105,7 @@ pub(super) struct Play {
     gone: Vec<Allocation>,
     stocks: Vec<Stock>,
     log: Log,
-    pub(super) checkpoints: Vec<(PoolCheckpoint, Saved)>,
+    pub(crate) checkpoints: Vec<(PoolCheckpoint, Saved)>,
     followed: usize,
     steps: u64,
     expects_faults: bool,
@@ -113,7 +113,7 @@ pub(super) struct Play {
 
 impl Play {
     /// Creates both allocators, the first with these rules, the second with those of a release.
-    pub(super) fn new(backend: &AnyBackend, scene: &Scene, profile: &'static Profile) -> Result<Play, Unable> {
+    pub(crate) fn new(backend: &AnyBackend, scene: &Scene, profile: &'static Profile) -> Result<Play, Unable> {
         let Scene { timing, places, free_waits, .. } = *scene;
         let needs = Needs { capacity: Some(Bytes(scene.capacity)), simulation: Simulation { timing, places, free_waits } };
         let device = backend.open(&needs)?;
@@ -155,20 +155,20 @@ impl Play {
     }
 
     /// Makes driver calls fail according to a plan that counts calls from now on.
-    pub(super) fn plan_faults(&mut self, plan: FaultPlan) {
+    pub(crate) fn plan_faults(&mut self, plan: FaultPlan) {
         self.expects_faults = true;
         self.device.plan_faults(plan);
     }
 
     /// Adopts the segments with which the scene begins.
-    pub(super) fn adopt(&mut self) -> Result<(), Broken> {
+    pub(crate) fn adopt(&mut self) -> Result<(), Broken> {
         let Some(seed) = self.scene.adopted else { return Ok(()) };
         self.held = adopt(&self.device, &mut self.core, &mut self.reference, self.streams, seed)?;
         compare::states(&self.core, &self.reference)
     }
 
     /// Performs one step on both, and compares everything.
-    pub(super) fn apply(&mut self, step: &Step) -> Result<(), Broken> {
+    pub(crate) fn apply(&mut self, step: &Step) -> Result<(), Broken> {
         self.steps += 1;
         let _ = self.device.list_calls();
         let seen = self.act(step)?;
@@ -492,7 +492,7 @@ impl Play {
     }
 
     /// Frees everything if the scene requires it, and drops the allocator. All memory must then be back on the device.
-    pub(super) fn finish(mut self) -> Result<(), Broken> {
+    pub(crate) fn finish(mut self) -> Result<(), Broken> {
         if self.scene.is_finished {
             self.give_everything_back()?;
         }
@@ -535,7 +535,7 @@ impl Play {
 }
 
 /// Adopts up to three segments, drawn at random from a seed. Returns their allocations.
-pub(super) fn adopt(
+pub(crate) fn adopt(
     device: &WitnessedDevice<AnyDevice>,
     core: &mut Tested<AnyDevice>,
     reference: &mut Reference,

@@ -11,18 +11,18 @@ use parkade::{
     AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, InvalidFraction, PoolError, PoolSlot, Restored,
 };
 
-use super::step::POOLS;
 use crate::backend::WitnessedDevice;
 use crate::law::{Broken, Law, ensure};
+use crate::program::step::POOLS;
 use crate::reference_model::allocator::{FreeBlock, Made, Restoration, Saved};
 use crate::reference_model::{Reference, texts};
 
 /// The allocator under test.
-pub(super) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, PyTorch, Vec<TraceEntry>>;
+pub(crate) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, PyTorch, Vec<TraceEntry>>;
 
 /// The answer to a step.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// The step returns no answer.
     Nothing,
     /// A block from the allocator, at the address that the reference allocator determines.
@@ -47,19 +47,19 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn allocated(answer: Result<Allocation, AllocError>) -> Answer {
+    pub(crate) fn allocated(answer: Result<Allocation, AllocError>) -> Answer {
         answer.map_or_else(Answer::Refused, Answer::Allocated)
     }
 
-    pub(super) fn expected(answer: Result<u64, AllocError>) -> Answer {
+    pub(crate) fn expected(answer: Result<u64, AllocError>) -> Answer {
         answer.map_or_else(Answer::Refused, Answer::AllocatedAt)
     }
 
-    pub(super) fn done(answer: Result<(), AllocError>) -> Answer {
+    pub(crate) fn done(answer: Result<(), AllocError>) -> Answer {
         Answer::Done(answer)
     }
 
-    pub(super) fn restored(answer: Result<Restored, CheckpointError>) -> Answer {
+    pub(crate) fn restored(answer: Result<Restored, CheckpointError>) -> Answer {
         match answer {
             Ok(Restored { freed, allocations }) => {
                 Answer::Restored(freed.into_iter().map(DeviceAddress::get).collect(), allocations)
@@ -69,7 +69,7 @@ impl Answer {
     }
 
     /// Returns whether this answer from the allocator is the expected one.
-    pub(super) fn same_as(&self, expected: &Answer) -> bool {
+    pub(crate) fn same_as(&self, expected: &Answer) -> bool {
         match (self, expected) {
             (Answer::Nothing, Answer::Nothing) => true,
             (Answer::Allocated(allocation), Answer::AllocatedAt(address)) => allocation.address().get() == *address,
@@ -94,7 +94,7 @@ impl Answer {
     }
 
     /// Checks the processes in an error, and the error's text.
-    pub(super) fn check_texts(&self, profile: &Profile, processes: &[ProcessMemory]) -> Result<(), Broken> {
+    pub(crate) fn check_texts(&self, profile: &Profile, processes: &[ProcessMemory]) -> Result<(), Broken> {
         match self {
             Answer::Refused(error) => {
                 if let AllocError::OutOfMemory(report) = error {
@@ -139,7 +139,7 @@ fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
 }
 
 /// Returns the expected answer to a callback's action.
-pub(super) fn made(made: Made) -> Answer {
+pub(crate) fn made(made: Made) -> Answer {
     match made {
         Made::Freed(address, error) => Answer::Freed(address, error.map(FreeError::Device)),
         Made::Allocated(answer) => Answer::expected(answer),
@@ -149,17 +149,17 @@ pub(super) fn made(made: Made) -> Answer {
 }
 
 /// Returns the expected answer to a save.
-pub(super) fn saved(answer: Result<Saved, CheckpointError>) -> Answer {
+pub(crate) fn saved(answer: Result<Saved, CheckpointError>) -> Answer {
     answer.map_or_else(|error| Answer::Saved(Err(error)), Answer::SavedAs)
 }
 
 /// Returns the expected answer to a restore.
-pub(super) fn restored(answer: Result<Restoration, CheckpointError>) -> Answer {
+pub(crate) fn restored(answer: Result<Restoration, CheckpointError>) -> Answer {
     answer.map_or_else(Answer::NotRestored, Answer::RestoredAs)
 }
 
 /// Compares the observers' entries one by one.
-pub(super) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(), Broken> {
+pub(crate) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(), Broken> {
     let longest = seen.len().max(expected.len());
     let differs = (0..longest).find(|&place| seen.get(place) != expected.get(place));
     ensure(Law::Reference, differs.is_none(), || {
@@ -169,7 +169,7 @@ pub(super) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(),
 }
 
 /// Compares statistics, segments, limits and pools.
-pub(super) fn states<D: DeviceBackend, P: Policy>(
+pub(crate) fn states<D: DeviceBackend, P: Policy>(
     core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
 ) -> Result<(), Broken> {
@@ -208,7 +208,7 @@ pub(super) fn states<D: DeviceBackend, P: Policy>(
 }
 
 /// Asks the heap a question about its free blocks, which is drawn from the number of steps.
-pub(super) fn queries<D: DeviceBackend, P: Policy>(
+pub(crate) fn queries<D: DeviceBackend, P: Policy>(
     core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
     steps: u64,
@@ -269,7 +269,7 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
 }
 
 /// Compares the free blocks of private pools, collection by collection.
-pub(super) fn private_blocks<D: DeviceBackend, P: Policy>(
+pub(crate) fn private_blocks<D: DeviceBackend, P: Policy>(
     core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
 ) -> Result<(), Broken> {
@@ -288,7 +288,7 @@ pub(super) fn private_blocks<D: DeviceBackend, P: Policy>(
 }
 
 /// Returns the error of a step that was not planned to fail.
-pub(super) fn device_error(answer: &Answer) -> Option<BackendError> {
+pub(crate) fn device_error(answer: &Answer) -> Option<BackendError> {
     match answer {
         Answer::Refused(AllocError::Device(error)) | Answer::Done(Err(AllocError::Device(error))) => Some(*error),
         Answer::Freed(_, Some(FreeError::Device(error))) => Some(*error),

@@ -14,7 +14,7 @@ type Picture = (u64, Vec<(u64, u64, u64)>);
 
 /// The newest answer to a request.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// Reuse of a block, with its address if it is a free block.
     Reuse(Option<u64>),
     /// A block of another stream, with its address if it is a free block.
@@ -30,22 +30,22 @@ pub(super) enum Answer {
 /// The number of times that a policy took each kind of action, and the driver time. Transfers and remaps count only if
 /// they were performed and served a request.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Reached {
-    pub(super) reuses: u64,
-    pub(super) transfers: u64,
-    pub(super) remaps: u64,
-    pub(super) releases: u64,
-    pub(super) refusals: u64,
+pub(crate) struct Reached {
+    pub(crate) reuses: u64,
+    pub(crate) transfers: u64,
+    pub(crate) remaps: u64,
+    pub(crate) releases: u64,
+    pub(crate) refusals: u64,
     /// Requests that a private pool has served, and checkpoints that were loaded.
-    pub(super) private: u64,
-    pub(super) loads: u64,
+    pub(crate) private: u64,
+    pub(crate) loads: u64,
     /// The time of the driver calls in nanoseconds, if the device reports it.
-    pub(super) driver_ns: u64,
+    pub(crate) driver_ns: u64,
 }
 
 impl Reached {
     /// Returns the sum of both.
-    pub(super) fn and(self, other: Reached) -> Reached {
+    pub(crate) fn and(self, other: Reached) -> Reached {
         Reached {
             reuses: self.reuses + other.reuses,
             transfers: self.transfers + other.transfers,
@@ -61,8 +61,8 @@ impl Reached {
 
 /// A policy's answers for the current request.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Notes {
-    pub(super) answer: Option<Answer>,
+pub(crate) struct Notes {
+    pub(crate) answer: Option<Answer>,
     /// The pool of the current request; pools that serve when memory runs out may be searched too.
     pool: Option<PoolSlot>,
     /// The size of the segment that `place` last requested in that pool.
@@ -70,14 +70,14 @@ pub(super) struct Notes {
     /// The heap at the time when the policy was asked.
     picture: Picture,
     /// A free block that the policy would have taken when it gave up.
-    pub(super) overlooked: Option<String>,
-    pub(super) reached: Reached,
+    pub(crate) overlooked: Option<String>,
+    pub(crate) reached: Reached,
     /// Whether the policy has ever requested that a block change streams.
     has_transferred: bool,
 }
 
 /// A policy that records its answers.
-pub(super) struct Watched {
+pub(crate) struct Watched {
     policy: Box<dyn Policy>,
     notes: RefCell<Notes>,
     /// The size that the block must have according to the policy's answers about splitting; 0 if the policy was not
@@ -91,12 +91,12 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new(policy: Box<dyn Policy>) -> Watched {
+    pub(crate) fn new(policy: Box<dyn Policy>) -> Watched {
         Watched { policy, notes: RefCell::default(), kept: Cell::new(0), high: Cell::new(None), rung: 0, own_turn: 0 }
     }
 
     /// Discards the answers for the last request.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         let notes = self.notes.get_mut();
         (notes.answer, notes.overlooked, notes.pool) = (None, None, None);
         self.kept.set(0);
@@ -104,23 +104,23 @@ impl Watched {
     }
 
     /// Returns whether the policy has ever requested that a block change streams.
-    pub(super) fn has_transferred(&self) -> bool {
+    pub(crate) fn has_transferred(&self) -> bool {
         self.notes.borrow().has_transferred
     }
 
     /// Returns the answers for the current request.
-    pub(super) fn notes(&self) -> Notes {
+    pub(crate) fn notes(&self) -> Notes {
         self.notes.borrow().clone()
     }
 
     /// Returns the size that the block for a request of `size` bytes must have.
-    pub(super) fn kept(&self, size: u64) -> u64 {
+    pub(crate) fn kept(&self, size: u64) -> u64 {
         if self.kept.get() == 0 { size } else { self.kept.get() }
     }
 
     /// Returns the address that the request gets if its block, or the block's usable part, begins here: the high end if
     /// the policy chose that.
-    pub(super) fn expected_at(&self, place: u64) -> u64 {
+    pub(crate) fn expected_at(&self, place: u64) -> u64 {
         let notes = self.notes.borrow();
         let holds = |&&(address, size, _): &&(u64, u64, u64)| address <= place && place - address < size;
         let end = notes.picture.1.iter().find(holds).map(|(address, size, _)| address + size);
@@ -128,19 +128,19 @@ impl Watched {
     }
 
     /// Returns whether the request got the high end of its block.
-    pub(super) fn took_high_end(&self) -> bool {
+    pub(crate) fn took_high_end(&self) -> bool {
         self.high.get().is_some()
     }
 
     /// Counts a request that was served from a block that changed streams, or from remapped pages.
-    pub(super) fn carried_out(&mut self, transfer: bool, remap: bool) {
+    pub(crate) fn carried_out(&mut self, transfer: bool, remap: bool) {
         let reached = &mut self.notes.get_mut().reached;
         reached.transfers += u64::from(transfer);
         reached.remaps += u64::from(remap);
     }
 
     /// Counts a request served by a private pool, or a loaded checkpoint.
-    pub(super) fn used_pool(&mut self, served: bool, loaded: bool) {
+    pub(crate) fn used_pool(&mut self, served: bool, loaded: bool) {
         let reached = &mut self.notes.get_mut().reached;
         reached.private += u64::from(served);
         reached.loads += u64::from(loaded);
@@ -190,7 +190,7 @@ impl Watched {
     }
 
     /// Returns whether the heap has more memory than when the policy last saw it.
-    pub(super) fn saw_less_than(&self, heap: &Heap) -> bool {
+    pub(crate) fn saw_less_than(&self, heap: &Heap) -> bool {
         self.notes.borrow().picture.0 < heap.reserved().get()
     }
 
@@ -209,7 +209,7 @@ fn address_of(heap: &Heap, request: &Request, id: BlockId) -> Option<u64> {
 }
 
 /// Returns the changes that the policy can see in the heap since the newest answer, or `None` if there are none.
-pub(super) fn changed_since_answer<D: DeviceBackend, O: Observer>(core: &Allocator<D, Watched, O>) -> Option<String> {
+pub(crate) fn changed_since_answer<D: DeviceBackend, O: Observer>(core: &Allocator<D, Watched, O>) -> Option<String> {
     let notes = core.policy().notes.borrow();
     let now = picture(core.heap());
     (now != notes.picture).then(|| format!("the policy saw the heap as {:x?}, but it is now {now:x?}", notes.picture))

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// One step of a program. Allocations, pools and checkpoints are given as indices that wrap around.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Requests this many bytes for a stream.
     Allocate(u64, usize),
     /// Does the same through `raw_allocate`.
@@ -62,7 +62,7 @@ pub(super) enum Step {
 
 /// The action of a free-memory callback that does not free a block. Streams and pools are given as numbers.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(crate) enum Order {
     Allocate(u64, usize),
     ReleaseCached,
     Create(usize),
@@ -75,19 +75,19 @@ pub(super) enum Order {
 }
 
 /// The private pools in programs: those of users and those of graphs.
-pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
+pub(crate) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
 
 /// The index of the default pool in steps that may name it.
-pub(super) const DEFAULT_POOL: usize = POOLS.len();
+pub(crate) const DEFAULT_POOL: usize = POOLS.len();
 
 /// Returns the id of a private pool or of the default pool.
-pub(super) fn pool_id(pool: usize) -> PoolId {
+pub(crate) fn pool_id(pool: usize) -> PoolId {
     POOLS.get(pool).copied().unwrap_or(PoolId::DEFAULT)
 }
 
 /// The number of free-memory callbacks in programs that have any, including the last one, which is registered only by
 /// callbacks.
-pub(super) const CALLBACKS: usize = 4;
+pub(crate) const CALLBACKS: usize = 4;
 
 /// Settings strings; each release understands some of them ([`texts`]).
 const TEXTS: [&str; 25] = [
@@ -119,7 +119,7 @@ const TEXTS: [&str; 25] = [
 ];
 
 /// Returns the settings strings that a release understands.
-pub(super) fn texts(profile: &Profile) -> &'static [&'static str] {
+pub(crate) fn texts(profile: &Profile) -> &'static [&'static str] {
     static LEGAL: OnceLock<Vec<(&str, Vec<&str>)>> = OnceLock::new();
     let legal = LEGAL.get_or_init(|| {
         let is_legal = |profile: &Profile, text: &str| Settings::from_environment_as(&profile.dialect, text).is_ok();
@@ -130,28 +130,28 @@ pub(super) fn texts(profile: &Profile) -> &'static [&'static str] {
 }
 
 /// Returns the rules of each release series.
-pub(super) fn profiles() -> impl Iterator<Item = &'static Profile> {
+pub(crate) fn profiles() -> impl Iterator<Item = &'static Profile> {
     let is_first = |(place, release): &(usize, &Release)| *place == 0 || RELEASES[place - 1].profile != release.profile;
     RELEASES.iter().enumerate().filter(is_first).map(|(_, release)| release.profile)
 }
 
 /// The conditions under which a program runs.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct Scene {
+pub(crate) struct Scene {
     /// The release whose rules apply.
     #[serde(deserialize_with = "known_release")]
-    pub(super) release: ReleaseName,
-    pub(super) capacity: u64,
-    pub(super) timing: EventTiming,
-    pub(super) places: Places,
-    pub(super) free_waits: bool,
+    pub(crate) release: ReleaseName,
+    pub(crate) capacity: u64,
+    pub(crate) timing: EventTiming,
+    pub(crate) places: Places,
+    pub(crate) free_waits: bool,
     /// The settings at the start, as an index in [`texts`].
-    pub(super) settings: usize,
-    pub(super) has_callbacks: bool,
+    pub(crate) settings: usize,
+    pub(crate) has_callbacks: bool,
     /// Determines which segments exist at the start; `None` means none.
-    pub(super) adopted: Option<u64>,
+    pub(crate) adopted: Option<u64>,
     /// Whether everything is freed before the allocator is dropped.
-    pub(super) is_finished: bool,
+    pub(crate) is_finished: bool,
 }
 
 /// An alias, because serde's derive would treat a field written as `&'static str` as text borrowed from the input,
@@ -167,7 +167,7 @@ fn known_release<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static 
 
 impl Scene {
     /// Returns a scene with 200 MiB and release 2.11, and no other conditions.
-    pub(super) const PLAIN: Scene = Scene {
+    pub(crate) const PLAIN: Scene = Scene {
         release: "2.11",
         capacity: 200 * MIB,
         timing: EventTiming::Eager,
@@ -180,25 +180,25 @@ impl Scene {
     };
 
     /// Returns the rules that apply.
-    pub(super) fn profile(&self) -> &'static Profile {
+    pub(crate) fn profile(&self) -> &'static Profile {
         Profile::of(self.release).expect("the release is in the table")
     }
 
     /// Returns a settings string by its index, which wraps around.
-    pub(super) fn text(&self, place: usize) -> &'static str {
+    pub(crate) fn text(&self, place: usize) -> &'static str {
         let known = texts(self.profile());
         known[place % known.len()]
     }
 
     /// Applies a string at run time. Earlier strings may make the new one illegal; the part before the error then stays
     /// in effect.
-    pub(super) fn apply(&self, settings: &mut Settings, place: usize) {
+    pub(crate) fn apply(&self, settings: &mut Settings, place: usize) {
         let _ = settings.apply_as(&self.profile().dialect, self.text(place));
     }
 }
 
 /// Returns a scene with this event timing.
-pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
+pub(crate) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     let timing = match timing {
         EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
         other => Just(other).boxed(),
@@ -311,7 +311,7 @@ fn pool_step() -> impl Strategy<Value = Step> {
 
 /// Returns programs with hundreds of blocks in a few sizes. Freeing blocks that are not adjacent creates large numbers
 /// of free blocks, which then shrink and grow.
-pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn crowd() -> impl Strategy<Value = Vec<Step>> {
     let sizes = prop::sample::select(vec![
         vec![512],
         vec![512, 1024],
@@ -344,14 +344,14 @@ pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Returns a program with this many steps. Half of the programs use no private pools.
-pub(super) fn program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
     let plain = prop_oneof![6 => memory_step(), 1 => other_step()];
     let pooled = prop_oneof![12 => memory_step(), 2 => other_step(), 5 => pool_step()];
     prop_oneof![prop::collection::vec(plain, length.clone()), prop::collection::vec(pooled, length)]
 }
 
 /// Returns a program with this many steps in a private pool that is often saved and restored.
-pub(super) fn pool_program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn pool_program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         16 => memory_step(),
         1 => other_step(),
@@ -364,7 +364,7 @@ pub(super) fn pool_program(length: std::ops::Range<usize>) -> impl Strategy<Valu
 
 /// Returns a program with a few allocations in a private pool that is then saved, further allocations that other
 /// streams use, and finally restores.
-pub(super) fn restores() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn restores() -> impl Strategy<Value = Vec<Step>> {
     let allocate = || (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
     let used = prop_oneof![
         3 => allocate(),
