@@ -2,7 +2,6 @@
 
 mod core_laws;
 mod corpus;
-mod laws;
 mod lockstep;
 mod policies;
 #[cfg(feature = "scenarios")]

@@ -1,165 +1,153 @@
-//! Compares the answers and the visible state of the two allocators.
+//! The reference allocator beside the allocator under test: after every step, everything visible is equal.
 
-use parkade::checkpoint::PoolCheckpoint;
-use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
-use parkade::policy::{Policy, PyTorch};
-use parkade::profile::Profile;
-use parkade::snapshot::SegmentInfo;
+use std::collections::VecDeque;
+
+use parkade::device::DeviceBackend;
+use parkade::policy::Policy;
+use parkade::settings::Settings;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
-use parkade::{
-    AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, InvalidFraction, PoolError, PoolSlot, Restored,
-};
+use parkade::{AllocError, Allocator, BlockView, FreeError, InvalidFraction, PoolSlot};
 
-use crate::backend::WitnessedDevice;
+use super::answer::{self, Answer};
+use super::caller::Caller;
+use super::step::{POOLS, Step, pool_id};
 use crate::law::{Broken, Law, ensure};
-use crate::program::step::POOLS;
-use crate::reference_model::allocator::{FreeBlock, Made, Restoration, Saved};
-use crate::reference_model::{Reference, texts};
+use crate::reference_model::Reference;
+use crate::reference_model::allocator::{Deed, FreeBlock, Saved};
 
-/// The allocator under test.
-pub(crate) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, PyTorch, Vec<TraceEntry>>;
-
-/// The answer to a step.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// The step returns no answer.
-    Nothing,
-    /// A block from the allocator, at the address that the reference allocator determines.
-    Allocated(Allocation),
-    AllocatedAt(u64),
-    Refused(AllocError),
-    /// The freed address, and the error.
-    Freed(u64, Option<FreeError>),
-    Recorded(u64),
-    Stocked(usize, u64),
-    Done(Result<(), AllocError>),
-    /// Whether the memory fraction was accepted.
-    Limited(Result<(), InvalidFraction>),
-    Asked(Result<bool, CheckpointError>),
-    Pool(Result<(), PoolError>),
-    Saved(Result<PoolCheckpoint, CheckpointError>),
-    SavedAs(Saved),
-    Restored(Vec<u64>, Vec<Allocation>),
-    RestoredAs(Restoration),
-    NotRestored(CheckpointError),
-    Seen(Vec<SegmentInfo>),
+/// The reference allocator, and what it needs to follow a program.
+pub(crate) struct Beside {
+    pub(super) reference: Reference,
+    /// Its checkpoints, in the order of the caller's.
+    pub(crate) saved: Vec<Saved>,
 }
 
-impl Answer {
-    pub(crate) fn allocated(answer: Result<Allocation, AllocError>) -> Answer {
-        answer.map_or_else(Answer::Refused, Answer::Allocated)
+impl Beside {
+    /// Creates the reference allocator for the caller's setup.
+    pub(super) fn new(caller: &Caller) -> Beside {
+        let setup = &caller.setup;
+        let settings = Settings::from_environment_as(&setup.profile().dialect, setup.text(setup.settings));
+        let settings = settings.expect("the strings in the table are valid");
+        let device = &caller.device;
+        let mut reference = Reference::new(setup.profile(), settings, device.total_memory().get(), device.index());
+        caller.callbacks.describe_to(&mut reference);
+        Beside { reference, saved: Vec::new() }
     }
 
-    pub(crate) fn expected(answer: Result<u64, AllocError>) -> Answer {
-        answer.map_or_else(Answer::Refused, Answer::AllocatedAt)
+    /// Performs the step that the caller has performed, and compares the answers, the device calls and the trace.
+    pub(super) fn follow(&mut self, caller: &Caller, step: Step, seen: &Answer) -> Result<(), Broken> {
+        self.reference.begin(caller.calls.clone());
+        let expected = self.expect(caller, step, seen);
+        if let Some(wrong) = self.reference.end() {
+            return Err(Broken::new(Law::Reference, wrong));
+        }
+        let told: Vec<Answer> = std::mem::take(&mut self.reference.callback_answers).into_iter().map(answer::made).collect();
+        let heard = &caller.callbacks.heard;
+        let same = heard.len() == told.len() && heard.iter().zip(&told).all(|(seen, expected)| seen.same_as(expected));
+        ensure(Law::Reference, same, || format!("callbacks received {heard:?}, expected {told:?}"))?;
+        ensure(Law::Reference, seen.same_as(&expected), || format!("the answer is {seen:?}, expected {expected:?}"))?;
+        seen.check_texts(caller.core.policy().profile(), &caller.device.newest_processes())?;
+        traces(caller.entries(), &self.reference.trace)
     }
 
-    pub(crate) fn done(answer: Result<(), AllocError>) -> Answer {
-        Answer::Done(answer)
+    /// Forgets the actions of callbacks that were not called.
+    pub(super) fn forget_callbacks(&mut self) {
+        self.reference.stocks.iter_mut().for_each(VecDeque::clear);
     }
 
-    pub(crate) fn restored(answer: Result<Restored, CheckpointError>) -> Answer {
-        match answer {
-            Ok(Restored { freed, allocations }) => {
-                Answer::Restored(freed.into_iter().map(DeviceAddress::get).collect(), allocations)
+    /// Compares the visible state, once the caller has taken over the answer.
+    pub(super) fn compare(&self, caller: &Caller) -> Result<(), Broken> {
+        let (core, reference) = (&caller.core, &self.reference);
+        states(core, reference)?;
+        queries(core, reference, caller.steps, caller.streams[caller.steps as usize % 4])?;
+        if caller.steps.is_multiple_of(4) {
+            private_blocks(core, reference)?;
+        }
+        let target = core.policy().pytorch().and_then(|policy| policy.collection_target(core.heap()));
+        let expected = reference.collection_target();
+        ensure(Law::Reference, target == expected, || {
+            format!("garbage collection would release {target:?}, expected {expected:?}")
+        })?;
+        if let Some(held) = caller.held.first() {
+            let (seen, expected) = (core.segment_of(&held.allocation), reference.segment_of(held.allocation.address().get()));
+            ensure(Law::Reference, seen == Some(expected), || format!("segment_of is {seen:?}, expected {expected:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the answer according to the rules.
+    fn expect(&mut self, caller: &Caller, step: Step, seen: &Answer) -> Answer {
+        let reference = &mut self.reference;
+        let stream = |place: usize| caller.streams[place];
+        match (step, seen) {
+            (Step::Allocate(bytes, place), _) => Answer::expected(reference.allocate(bytes, stream(place).get(), false)),
+            (Step::AllocateRaw(bytes, place), _) => Answer::expected(reference.allocate(bytes, stream(place).get(), true)),
+            (Step::Free(_), Answer::Freed(address, _)) => {
+                Answer::Freed(*address, reference.free(*address).err().map(FreeError::Device))
             }
-            Err(error) => Answer::NotRestored(error),
+            (Step::Record(_, place) | Step::Use(_, place), Answer::Recorded(address)) => {
+                reference.record_stream(*address, stream(place).get());
+                Answer::Recorded(*address)
+            }
+            (Step::Stock(..), Answer::Stocked(callback, address)) => {
+                reference.stocks[*callback].push_back((Deed::Free(*address), true));
+                Answer::Stocked(*callback, *address)
+            }
+            (Step::Command(callback, order, says), _) if callback < reference.stocks.len() => {
+                reference.stocks[callback].push_back((caller.deed(order), says));
+                Answer::Nothing
+            }
+            (Step::ProcessEvents, _) => Answer::done(reference.process_events().map_err(AllocError::Device)),
+            (Step::ReleaseCached, _) => Answer::done(reference.release_cached()),
+            (Step::Fraction(thousandths), _) => {
+                let fraction = f64::from(thousandths) / 1000.0;
+                Answer::Limited(if reference.set_fraction(fraction) { Ok(()) } else { Err(InvalidFraction(fraction)) })
+            }
+            (Step::ReleaseCachedPool(pool), _) => Answer::done(reference.release_cached_pool(POOLS[pool])),
+            (Step::CreatePool(pool), _) => Answer::Pool(reference.create_pool(POOLS[pool])),
+            (Step::BeginPool(pool, place), _) => Answer::Pool(reference.begin_pool(POOLS[pool], caller.filter(place))),
+            (Step::EndPool(pool), _) => Answer::Pool(reference.end_pool(POOLS[pool])),
+            (Step::ReleasePool(pool), _) => Answer::Pool(reference.release_pool(POOLS[pool])),
+            (Step::Save(pool), _) => {
+                let answer = reference.save(POOLS[pool]);
+                self.saved.extend(answer.clone());
+                answer::saved(answer)
+            }
+            (Step::Restore(which), Answer::Restored(..) | Answer::NotRestored(_)) => {
+                answer::restored(reference.restore(&self.saved[which % self.saved.len()]))
+            }
+            (Step::LiveAre(pool, all), _) => {
+                let live: Vec<u64> = caller.live_of(pool, all).into_iter().map(DeviceAddress::get).collect();
+                Answer::Asked(reference.live_are(POOLS[pool], &live))
+            }
+            (Step::Snapshot, _) => Answer::Seen(reference.snapshot(None)),
+            (Step::SnapshotPool(pool), _) => Answer::Seen(reference.snapshot(Some(POOLS[pool]))),
+            _ => {
+                self.turn(caller, step);
+                Answer::Nothing
+            }
         }
     }
 
-    /// Returns whether this answer from the allocator is the expected one.
-    pub(crate) fn same_as(&self, expected: &Answer) -> bool {
-        match (self, expected) {
-            (Answer::Nothing, Answer::Nothing) => true,
-            (Answer::Allocated(allocation), Answer::AllocatedAt(address)) => allocation.address().get() == *address,
-            (Answer::Refused(seen), Answer::Refused(expected)) => same_error(seen, expected),
-            (Answer::Done(Err(seen)), Answer::Done(Err(expected))) => same_error(seen, expected),
-            (Answer::Done(seen), Answer::Done(expected)) => seen == expected,
-            (Answer::Freed(a, seen), Answer::Freed(b, expected)) => (a, seen) == (b, expected),
-            (Answer::Recorded(a), Answer::Recorded(b)) => a == b,
-            (Answer::Stocked(..), Answer::Stocked(..)) => true,
-            (Answer::Limited(a), Answer::Limited(b)) => a == b,
-            (Answer::Asked(a), Answer::Asked(b)) => a == b,
-            (Answer::Pool(a), Answer::Pool(b)) => a == b,
-            (Answer::Saved(Err(a)), Answer::Saved(Err(b))) | (Answer::NotRestored(a), Answer::NotRestored(b)) => a == b,
-            (Answer::Saved(Ok(seen)), Answer::SavedAs(expected)) => as_saved(seen) == *expected,
-            (Answer::Restored(freed, allocations), Answer::RestoredAs(expected)) => {
-                let handed_out = allocations.iter().map(|allocation| allocation.address().get());
-                *freed == expected.freed && handed_out.eq(expected.allocations.iter().copied())
-            }
-            (Answer::Seen(a), Answer::Seen(b)) => a == b,
-            _ => false,
+    /// Changes the reference allocator in ways that produce no answer.
+    fn turn(&mut self, caller: &Caller, step: Step) {
+        let reference = &mut self.reference;
+        match step {
+            Step::Limit(bytes) => reference.set_limit(bytes),
+            Step::Apply(_) => reference.settings.clone_from(&caller.core.policy().pytorch().expect("PyTorch's policy").settings),
+            Step::ResetPeaks => reference.reset_peaks(),
+            Step::ResetSums => reference.reset_sums(),
+            Step::UseOnOom(pool, serves) => reference.serve_when_out(POOLS[pool], serves),
+            Step::NoSplit(pool) => reference.keep_whole(pool_id(pool)),
+            Step::Capturing(is_capturing) => reference.set_capturing(is_capturing),
+            _ => {}
         }
     }
-
-    /// Checks the processes in an error, and the error's text.
-    pub(crate) fn check_texts(&self, profile: &Profile, processes: &[ProcessMemory]) -> Result<(), Broken> {
-        match self {
-            Answer::Refused(error) => {
-                if let AllocError::OutOfMemory(report) = error {
-                    ensure(Law::Reference, report.processes == processes, || {
-                        format!("the error names {:?}, but the device named {processes:?}", report.processes)
-                    })?;
-                }
-                texts::check(&error.message(profile), texts::of_request(error, profile))
-            }
-            Answer::Saved(Err(error)) | Answer::NotRestored(error) => {
-                texts::check(&error.to_string(), texts::of_checkpoint(error))
-            }
-            Answer::Pool(Err(error)) => texts::check(&error.message(profile), texts::of_pool(*error, profile)),
-            Answer::Limited(Err(error)) => {
-                texts::check(&error.message(profile), Some(texts::of_fraction(&error.0.to_string(), profile)))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Compares everything except the processes, which the reference allocator does not know.
-fn same_error(seen: &AllocError, expected: &AllocError) -> bool {
-    match (seen, expected) {
-        (AllocError::OutOfMemory(seen), AllocError::OutOfMemory(expected)) => {
-            let mut seen = seen.clone();
-            seen.processes.clear();
-            // The messages are compared as text.
-            seen.words = expected.words;
-            seen == *expected
-        }
-        (seen, expected) => seen == expected,
-    }
-}
-
-fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
-    let segments = checkpoint.segments.iter().map(|segment| {
-        let blocks = segment.blocks.iter().map(|block| (block.size, block.state)).collect();
-        (segment.address, segment.stream, blocks)
-    });
-    Saved { pool: checkpoint.pool, segments: segments.collect() }
-}
-
-/// Returns the expected answer to a callback's action.
-pub(crate) fn made(made: Made) -> Answer {
-    match made {
-        Made::Freed(address, error) => Answer::Freed(address, error.map(FreeError::Device)),
-        Made::Allocated(answer) => Answer::expected(answer),
-        Made::Done(answer) => Answer::Done(answer),
-        Made::Pool(answer) => Answer::Pool(answer),
-    }
-}
-
-/// Returns the expected answer to a save.
-pub(crate) fn saved(answer: Result<Saved, CheckpointError>) -> Answer {
-    answer.map_or_else(|error| Answer::Saved(Err(error)), Answer::SavedAs)
-}
-
-/// Returns the expected answer to a restore.
-pub(crate) fn restored(answer: Result<Restoration, CheckpointError>) -> Answer {
-    answer.map_or_else(Answer::NotRestored, Answer::RestoredAs)
 }
 
 /// Compares the observers' entries one by one.
-pub(crate) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(), Broken> {
+fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(), Broken> {
     let longest = seen.len().max(expected.len());
     let differs = (0..longest).find(|&place| seen.get(place) != expected.get(place));
     ensure(Law::Reference, differs.is_none(), || {
@@ -169,10 +157,7 @@ pub(crate) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(),
 }
 
 /// Compares statistics, segments, limits and pools.
-pub(crate) fn states<D: DeviceBackend, P: Policy>(
-    core: &Allocator<D, P, Vec<TraceEntry>>,
-    reference: &Reference,
-) -> Result<(), Broken> {
+fn states<D: DeviceBackend, P: Policy>(core: &Allocator<D, P, Vec<TraceEntry>>, reference: &Reference) -> Result<(), Broken> {
     if let Some(difference) = reference.difference_from(core.stats()) {
         return Err(Broken::new(Law::Reference, difference));
     }
@@ -208,7 +193,7 @@ pub(crate) fn states<D: DeviceBackend, P: Policy>(
 }
 
 /// Asks the heap a question about its free blocks, which is drawn from the number of steps.
-pub(crate) fn queries<D: DeviceBackend, P: Policy>(
+fn queries<D: DeviceBackend, P: Policy>(
     core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
     steps: u64,
@@ -269,7 +254,7 @@ pub(crate) fn queries<D: DeviceBackend, P: Policy>(
 }
 
 /// Compares the free blocks of private pools, collection by collection.
-pub(crate) fn private_blocks<D: DeviceBackend, P: Policy>(
+fn private_blocks<D: DeviceBackend, P: Policy>(
     core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
 ) -> Result<(), Broken> {
@@ -285,14 +270,4 @@ pub(crate) fn private_blocks<D: DeviceBackend, P: Policy>(
         lists.sort();
     }
     ensure(Law::Reference, seen == expected, || format!("private pools have the free blocks {seen:x?}, expected {expected:x?}"))
-}
-
-/// Returns the error of a step that was not planned to fail.
-pub(crate) fn device_error(answer: &Answer) -> Option<BackendError> {
-    match answer {
-        Answer::Refused(AllocError::Device(error)) | Answer::Done(Err(AllocError::Device(error))) => Some(*error),
-        Answer::Freed(_, Some(FreeError::Device(error))) => Some(*error),
-        Answer::Saved(Err(CheckpointError::Device(error))) | Answer::NotRestored(CheckpointError::Device(error)) => Some(*error),
-        _ => None,
-    }
 }

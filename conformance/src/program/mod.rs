@@ -1,8 +1,20 @@
-//! Programs: what a caller of an allocator does, how programs are drawn and shrunk, and what is compared while they run.
+//! Programs: what a caller of an allocator does, in one language ([`step`]); how programs are drawn ([`draw`]) and shrunk
+//! ([`search`]); and the player that performs them ([`player`]), with the observers that compare what happens.
 
-pub(crate) mod accounts;
+mod accounts;
+mod adopt;
+pub(crate) mod answer;
 pub(crate) mod beside;
+pub(crate) mod books;
+mod callbacks;
+pub(crate) mod caller;
+pub(crate) mod contents;
+pub(crate) mod draw;
+mod held;
+mod history;
 pub(crate) mod player;
+mod routing;
+mod script;
 pub mod search;
 pub(crate) mod step;
 pub(crate) mod watched;

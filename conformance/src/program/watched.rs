@@ -3,11 +3,16 @@
 
 use std::cell::{Cell, RefCell};
 
-use parkade::device::DeviceBackend;
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung, Wrapper};
-use parkade::trace::Observer;
+use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung, Wrapper};
+use parkade::settings::Settings;
+use parkade::trace::TraceEntry;
 use parkade::units::Bytes;
 use parkade::{Allocator, BlockId, Heap, PoolSlot};
+
+use crate::backend::{AnyDevice, WitnessedDevice};
+
+/// The allocator under test.
+pub(crate) type Core = Allocator<WitnessedDevice<AnyDevice>, Watched, Vec<TraceEntry>>;
 
 /// A heap as a policy sees it: reserved bytes, and each free block's address, size and stream.
 type Picture = (u64, Vec<(u64, u64, u64)>);
@@ -76,9 +81,18 @@ pub(crate) struct Notes {
     has_transferred: bool,
 }
 
-/// A policy that records its answers.
+/// A policy under test.
+pub(crate) enum Tested {
+    /// PyTorch's, whose settings a program may change.
+    PyTorch(Box<PyTorch>),
+    /// Any other one.
+    Other(Box<dyn Policy>),
+}
+
+/// A policy that records its answers, if they are to be compared with the allocator's actions.
 pub(crate) struct Watched {
-    policy: Box<dyn Policy>,
+    policy: Tested,
+    is_watched: bool,
     notes: RefCell<Notes>,
     /// The size that the block must have according to the policy's answers about splitting; 0 if the policy was not
     /// asked.
@@ -91,8 +105,30 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn new(policy: Box<dyn Policy>) -> Watched {
-        Watched { policy, notes: RefCell::default(), kept: Cell::new(0), high: Cell::new(None), rung: 0, own_turn: 0 }
+    pub(crate) fn new(policy: Tested, is_watched: bool) -> Watched {
+        let (kept, high) = (Cell::new(0), Cell::new(None));
+        Watched { policy, is_watched, notes: RefCell::default(), kept, high, rung: 0, own_turn: 0 }
+    }
+
+    /// Returns whether the answers are recorded.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// Returns PyTorch's policy, if that is the one under test.
+    pub(crate) fn pytorch(&self) -> Option<&PyTorch> {
+        match &self.policy {
+            Tested::PyTorch(policy) => Some(policy),
+            Tested::Other(_) => None,
+        }
+    }
+
+    /// Returns PyTorch's settings, if its policy is the one under test.
+    pub(crate) fn settings_mut(&mut self) -> Option<&mut Settings> {
+        match &mut self.policy {
+            Tested::PyTorch(policy) => Some(&mut policy.settings),
+            Tested::Other(_) => None,
+        }
     }
 
     /// Discards the answers for the last request.
@@ -148,7 +184,10 @@ impl Watched {
 
     /// Returns the step that does the same as the next rung of the policy's ladder.
     fn next_step(&mut self, heap: &Heap, request: &Request) -> Relief {
-        let policy: &mut dyn Policy = &mut *self.policy;
+        let policy: &mut dyn Policy = match &mut self.policy {
+            Tested::PyTorch(policy) => &mut **policy,
+            Tested::Other(policy) => &mut **policy,
+        };
         let release = |blocks, attempt| Relief::Release { blocks, attempt };
         while let Some(&rung) = policy.ladder().get(self.rung) {
             if rung == Rung::Own {
@@ -209,7 +248,7 @@ fn address_of(heap: &Heap, request: &Request, id: BlockId) -> Option<u64> {
 }
 
 /// Returns the changes that the policy can see in the heap since the newest answer, or `None` if there are none.
-pub(crate) fn changed_since_answer<D: DeviceBackend, O: Observer>(core: &Allocator<D, Watched, O>) -> Option<String> {
+pub(crate) fn changed_since_answer(core: &Core) -> Option<String> {
     let notes = core.policy().notes.borrow();
     let now = picture(core.heap());
     (now != notes.picture).then(|| format!("the policy saw the heap as {:x?}, but it is now {now:x?}", notes.picture))
@@ -219,14 +258,23 @@ impl Wrapper for Watched {
     type Inner = dyn Policy;
 
     fn inner(&self) -> &(dyn Policy + 'static) {
-        &*self.policy
+        match &self.policy {
+            Tested::PyTorch(policy) => &**policy,
+            Tested::Other(policy) => &**policy,
+        }
     }
 
     fn inner_mut(&mut self) -> &mut (dyn Policy + 'static) {
-        &mut *self.policy
+        match &mut self.policy {
+            Tested::PyTorch(policy) => &mut **policy,
+            Tested::Other(policy) => &mut **policy,
+        }
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        if !self.is_watched {
+            return self.inner_mut().place(heap, request);
+        }
         self.saw(heap);
         let placement = self.inner_mut().place(heap, request);
         let notes = self.notes.get_mut();
@@ -257,10 +305,13 @@ impl Wrapper for Watched {
 
     /// The allocator asks for every rung as an own step, so that each one is recorded.
     fn ladder(&self) -> &'static [Rung] {
-        &[Rung::Own]
+        if self.is_watched { &[Rung::Own] } else { self.inner().ladder() }
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, turn: u32) -> Relief {
+        if !self.is_watched {
+            return self.inner_mut().relieve(heap, request, turn);
+        }
         self.saw(heap);
         if turn == 0 {
             (self.rung, self.own_turn) = (0, 0);

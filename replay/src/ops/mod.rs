@@ -4,6 +4,9 @@
 //! allocator. Both print one JSON object per operation, and the lines must be equal. The harness defines the operations, the
 //! answers and the meaning of each field in `conformance/oracle/pytorch_harness/src/oracle.cpp`.
 //!
+//! Three words exist only here, for the counterexamples of the conformance suite: `limit BYTES` (or `limit none`),
+//! `process_events`, and `pool_set A B OPTION...`, which sets the options of `pool_create` without creating the pool.
+//!
 //! ```rust
 //! use parkade::profile::Profile;
 //! use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};

@@ -255,7 +255,8 @@ fn operate(session: &mut Session, line: &Line<'_>) -> Answer {
         "snapshot" | "trace" | "history" | "stats" | "cache_info" | "meminfo" | "expandable_sizes" | "driver" | "name" => {
             session.query(line)
         }
-        "set_fraction" | "get_fraction" | "reset_peak" | "reset_accumulated" | "conf" | "enable" => session.set(line),
+        "set_fraction" | "limit" | "get_fraction" | "reset_peak" | "reset_accumulated" | "conf" | "enable" => session.set(line),
+        "process_events" => session.process_events(),
         name if name.starts_with("pool_") => session.pool(line),
         "ckpt_save" => session.save_checkpoint(line),
         "ckpt_load" => session.load_checkpoint(line),
@@ -391,6 +392,10 @@ impl Session {
         Ok(String::new())
     }
 
+    fn process_events(&mut self) -> Answer {
+        self.allocator.process_events().map(|()| String::new()).map_err(Failure::c10)
+    }
+
     fn empty_cache(&mut self, line: &Line<'_>) -> Answer {
         let released = match pool_of(line)? {
             PoolId::DEFAULT => self.allocator.release_cached(),
@@ -425,14 +430,16 @@ impl Session {
 
 /// Operations on private pools and on their checkpoints.
 impl Session {
-    /// Runs `pool_create`, `pool_begin`, `pool_end`, `pool_release` or `pool_use_count`.
+    /// Runs `pool_create`, `pool_set`, `pool_begin`, `pool_end`, `pool_release` or `pool_use_count`.
     fn pool(&mut self, line: &Line<'_>) -> Answer {
         let pool = PoolId(line.number(1)?, line.number(2)?);
         let profile = self.profile;
         let core = &mut self.allocator;
         match line.name() {
-            "pool_create" => {
-                core.create_pool(pool).map_err(Failure::pool(profile))?;
+            name @ ("pool_create" | "pool_set") => {
+                if name == "pool_create" {
+                    core.create_pool(pool).map_err(Failure::pool(profile))?;
+                }
                 for &option in line.rest(3) {
                     match option {
                         "use_on_oom" => core.set_pool_use_on_oom(pool, true),
@@ -504,6 +511,12 @@ impl Session {
             "set_fraction" => {
                 let set = self.allocator.set_memory_fraction(line.float(1)?);
                 set.map_err(|error| Failure::c10(error.message(self.profile)))?;
+            }
+            // The harness sets limits only as fractions.
+            "limit" => {
+                let is_none = line.word(1)? == "none";
+                let bytes = if is_none { None } else { Some(Bytes(line.number(1)?)) };
+                self.allocator.set_limit(bytes);
             }
             "get_fraction" => {
                 if self.profile.asks_for_total && self.allocator.heap().limit().is_some() {

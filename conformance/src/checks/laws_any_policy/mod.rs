@@ -5,10 +5,8 @@
 //! placed. Here the policy decides on the placement, and [`LAWS`] lists what must hold in any case. A failure message
 //! starts with the name of the broken law.
 
-mod campaign;
 mod drawn;
 mod programs;
-mod trial;
 
 use std::fmt;
 
@@ -17,15 +15,17 @@ use parkade::policy::Policy;
 use parkade::units::PoolClass;
 use parkade_policies::{BESIDE, CATALOGUE, Named};
 
+use super::campaign::{self, Program, Subject, drawn_programs};
+
 use crate::backend::AnyBackend;
 use crate::law::Law;
 use crate::program::search::{may_expand, timings};
+use crate::program::step::Setup;
 use crate::suite;
-use crate::suite::{Effort, Entry, Group, Requirement, Row, Silent, Status};
-use campaign::Subject;
+use crate::suite::{Effort, Entry, Group, Requirement, Row, Silent, Status, Trouble};
 use drawn::{Drawn, Wrong};
 
-pub use trial::Habits;
+pub use crate::program::player::Habits;
 
 /// In a run of the entire suite, each law gets this many random sequences for every sequence that a policy gets.
 const SHARE: u32 = 10;
@@ -37,7 +37,7 @@ const WRONG_SHARE: u32 = 10;
 const WRONG_FAULT_SEEDS: u64 = 24;
 
 /// The laws that hold under every policy.
-pub const LAWS: [(Law, &str); 16] = [
+pub const LAWS: [(Law, &str); 17] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
     (
@@ -67,6 +67,7 @@ pub const LAWS: [(Law, &str); 16] = [
     (Law::Sweep, "a check of the entire heap finds no violation"),
     (Law::History, "the observer's trace is consistent"),
     (Law::Contents, "memory keeps its contents until it is freed"),
+    (Law::NoRace, "a program that waits wherever it must never races"),
     (Law::Endings, "when the heap is emptied, every page, reservation and event is returned to the device"),
     (Law::Faults, "a step fails only if the test makes a driver call fail"),
     (Law::Answers, "the policy returns only valid answers"),
@@ -147,9 +148,23 @@ fn entries_of(backend: &AnyBackend, subject: &Subject, share: Share) -> Vec<Entr
     let own = subject.clone();
     let says = "after the n-th driver call fails, for n = 1, 2, ..., every law holds and nothing leaks";
     entries.push(Entry::new(Group::Law, name("faults"), says, move |backend, effort| {
-        campaign::every_call(&own, backend, &share.of(effort))
+        let effort = share.of(effort);
+        campaign::every_call(&own, backend, &effort, programs_that_fail(&own, backend, &effort)?)
     }));
     entries
+}
+
+/// Returns the programs in which driver calls are made to fail under a policy.
+fn programs_that_fail(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Result<Vec<Program>, Trouble> {
+    let (setup, steps) = programs::every_rung();
+    let rungs = subject.fault_seeds.iter().map(|&policy_seed| (Setup { policy_seed, ..setup }, steps.clone()));
+    let mut list: Vec<Program> = rungs.chain([programs::captures()]).chain(drawn_programs(effort)).collect();
+    let stitching = programs::stitching();
+    // A long program, for policies that make use of it.
+    if subject.whole_run(backend, &stitching.0, &stitching.1)?.remaps > 0 {
+        list.push(stitching);
+    }
+    Ok(list)
 }
 
 fn wrong_answers(backend: &AnyBackend, share: Share) -> Vec<Entry> {
@@ -170,7 +185,8 @@ fn wrong_answers(backend: &AnyBackend, share: Share) -> Vec<Entry> {
     let says = "whatever a policy answers and whichever driver call fails, the heap stays valid and nothing leaks";
     entries.push(Entry::new(Group::Law, "policy/wrong-answers/faults", says, move |backend, effort| {
         let part = share.of(effort);
-        campaign::every_call(&subject, backend, &Effort { cases: part.cases * WRONG_SHARE, ..part })
+        let effort = Effort { cases: part.cases * WRONG_SHARE, ..part };
+        campaign::every_call(&subject, backend, &effort, programs_that_fail(&subject, backend, &effort)?)
     }));
     entries
 }
@@ -244,11 +260,14 @@ mod tests {
     use parkade::units::{Bytes, PoolClass};
     use parkade_policies::{BESIDE, CATALOGUE};
 
-    use super::campaign::{Failing, Failure, Stopped, Subject, search};
     use super::drawn;
     use super::drawn::Wrong;
-    use super::programs::{Setup, Step, captures, every_rung, stitching};
+    use super::programs::{captures, every_rung, stitching};
+    use super::{Setup, Subject};
     use crate::backend::{AnyBackend, EventTiming};
+    use crate::program::draw::careful;
+    use crate::program::search::{Failure, Stopped, search};
+    use crate::program::step::Step;
     use crate::program::watched::Reached;
     use crate::suite::Effort;
 
@@ -350,9 +369,11 @@ mod tests {
             Err(Stopped::Broken(broken, _)) => Some(broken.law),
             _ => None,
         };
-        let found = search(&Effort::new(200, seed), 0x901c, EventTiming::Seeded(0), &one);
-        let Err(Failure::Program(failing)) = found else { panic!("{}, seed {seed}: nothing found", subject.name) };
-        let Failing { setup, steps, .. } = *failing;
+        let case = |(setup, steps): &(Setup, Vec<Step>)| one(setup, steps).map(|()| steps.len() as u64);
+        let found = search(&Effort::new(200, seed), 0x901c, &careful(EventTiming::Seeded(0), 100), &case);
+        let Err(Failure::Case { case: (setup, steps), .. }) = found else {
+            panic!("{}, seed {seed}: nothing found", subject.name)
+        };
         let broken = law(&setup, &steps);
         assert!(broken.is_some(), "{}, seed {seed}: {steps:?} violate no law", subject.name);
         for place in 0..steps.len() {

@@ -2,7 +2,7 @@
 //! than n calls.
 //!
 //! After the failure the heap is valid, the statistics agree with it, the rest of the sequence runs, and nothing leaks
-//! at the end. The trial checks all of that after every operation. The failing call never reaches the device, so this
+//! at the end. The player checks all of that after every step. The failing call never reaches the device, so this
 //! works on every backend.
 //!
 //! A device may also return impossible addresses: the allocator must refuse them with an error that names the address, and
@@ -15,22 +15,18 @@ use parkade::{AllocError, Allocator};
 use parkade_sim::{CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
-use super::campaign::Stopped;
-use super::operation::Operation::{
-    Allocate, CompleteOne, Free, Launch, OthersHold, ProcessEvents, RecordStream, ReleaseCached, SetFraction,
-};
-use super::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
-use super::trial::{Outcome, Trial};
-use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, Places, TestDevice, WitnessedDevice};
+use super::programs::that_fail;
+use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, TestDevice, WitnessedDevice};
+use crate::checks::campaign::Subject;
 use crate::law::{Broken, Law, ensure};
-use crate::program::search::{may_expand, runner};
+use crate::program::draw::careful;
+use crate::program::player::Outcome;
+use crate::program::search::{Stopped, may_expand, runner};
+use crate::program::step::{Setup, Step};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 /// A code that the allocator has no rule for ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
-
-/// Duration of work that the allocator has to wait for, in nanoseconds.
-const WORK_NS: u64 = 4_000_000;
 
 /// Device calls that can fail.
 const CALLS: [CallName; 15] = [
@@ -63,9 +59,6 @@ const EXPANDABLE_CALLS: [CallName; 8] = [
     CallName::StreamSynchronize,
 ];
 
-/// A sequence and its setup.
-type Program = (Setup, Vec<Operation>);
-
 /// Returns the entries of this law: failures of every kind of call, out of memory reported by any call, and two
 /// failures in a row.
 pub(super) fn entries() -> Vec<Entry> {
@@ -91,127 +84,37 @@ pub(super) fn entries() -> Vec<Entry> {
     entries
 }
 
-fn setup(capacity_mib: u64, settings: usize, is_virtual: bool) -> Setup {
-    let (timing, places) = (EventTiming::Lazy, Places::Ascending);
-    Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual }
-}
-
-/// Every rung of the ladder, with events of two streams pending: garbage collection, oversize blocks, waiting and out
-/// of memory.
-fn ordinary() -> Vec<Program> {
-    let events = vec![
-        Allocate(30 * MIB, 0),
-        RecordStream(0, 1),
-        RecordStream(0, 2),
-        RecordStream(0, 3),
-        Allocate(700, 0),
-        RecordStream(1, 1),
-        Free(1),
-        Free(0),
-        Allocate(600, 0),
-        CompleteOne(1),
-        ProcessEvents,
-        Allocate(50 * MIB, 0),
-        Allocate(50 * MIB, 1),
-        Free(0),
-        ReleaseCached,
-        Allocate(512, 2),
-    ];
-    let ladder = vec![
-        SetFraction(90),
-        Allocate(40 * MIB, 0),
-        Allocate(45 * MIB, 0),
-        Allocate(5 * MIB, 1),
-        RecordStream(1, 2),
-        Free(0),
-        Free(0),
-        Allocate(60 * MIB, 0),
-        Allocate(90 * MIB, 0),
-        OthersHold(60 * MIB),
-        Allocate(35 * MIB, 1),
-        Free(0),
-        Free(0),
-        Allocate(2 * MIB, 0),
-        Allocate(300 * MIB, 0),
-        ReleaseCached,
-    ];
-    let on = |sequence: &[Operation]| [0, 1, 4, 5].map(|settings| (setup(128, settings, false), sequence.to_vec()));
-    // Work takes time on a real device, so there is something to wait for.
-    let waiting =
-        vec![Allocate(60 * MIB, 0), Launch(1, WORK_NS), RecordStream(0, 1), Free(0), Allocate(100 * MIB, 0), Allocate(700, 2)];
-    [on(&events), on(&ladder), on(&waiting)].concat()
-}
-
-/// Expandable segments: growth, holes, unmapping of whole pages, and refilling from the lowest
-/// address.
-fn expandable() -> Program {
-    let sequence = vec![
-        Allocate(3 * MIB, 0),
-        Allocate(30 * MIB, 0),
-        Allocate(45 * MIB, 0),
-        Allocate(700, 1),
-        Free(1),
-        ReleaseCached,
-        Allocate(25 * MIB, 0),
-        Allocate(200 * MIB, 0),
-        Free(0),
-        Free(0),
-        ReleaseCached,
-        Allocate(12 * MIB, 2),
-        Free(0),
-        Free(0),
-        Free(0),
-        Free(0),
-        ReleaseCached,
-        Allocate(5 * MIB, 0),
-    ];
-    (setup(160, 0, true), sequence)
-}
-
-/// Returns random programs, one more for every hundred cases.
-fn random(effort: &Effort) -> Vec<Program> {
+/// Returns random programs, one more for every five hundred cases.
+fn random(effort: &Effort) -> Vec<(Setup, Vec<Step>, bool)> {
     let mut runner = runner(effort, 77_u64);
-    let ordinary =
-        setup_under(EventTiming::Lazy).prop_flat_map(|setup| (proptest::strategy::Just(setup), operations_for(&setup, 40..60)));
-    let expandable = virtual_setup_under(EventTiming::Lazy)
-        .prop_flat_map(|setup| (proptest::strategy::Just(setup), operations_for(&setup, 40..60)));
-    let mut draw = |strategy: &dyn Fn(&mut proptest::test_runner::TestRunner) -> Option<Program>| strategy(&mut runner);
-    (0..2 + effort.cases / 500)
-        .filter_map(|number| {
-            if number % 2 == 0 {
-                draw(&|runner| ordinary.new_tree(runner).ok().map(|tree| tree.current()))
-            } else {
-                draw(&|runner| expandable.new_tree(runner).ok().map(|tree| tree.current()))
-            }
-        })
-        .collect()
+    let strategy = careful(EventTiming::Lazy, 60);
+    let drawn = (0..2 + effort.cases / 500).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
+    drawn.map(|(setup, steps)| (setup, steps, true)).collect()
 }
 
 /// The outcome of a run with planned failures.
 struct Ran {
     /// The number of failures.
     fired: u64,
-    /// The operations that reported one, in order.
+    /// The steps that reported one, in order.
     told: Vec<String>,
-    /// The operations that were performed.
+    /// The steps that were performed.
     script: String,
 }
 
-fn run(backend: &AnyBackend, (setup, sequence): &Program, plan: FaultPlan) -> Result<Ran, Stopped> {
-    let mut trial = Trial::new(backend, setup).map_err(Stopped::Unable)?;
-    trial.plan_faults(plan);
+fn run(backend: &AnyBackend, setup: &Setup, steps: &[Step], plan: FaultPlan) -> Result<Ran, Stopped> {
+    let mut player = Subject::pytorch().begin(backend, setup)?;
+    player.plan_faults(plan);
     let mut told = Vec::new();
-    for (number, operation) in sequence.iter().enumerate() {
-        match trial.apply(operation) {
-            Ok(Outcome::Failed(error)) => told.push(format!("operation {number}, {operation:?}: {error}")),
+    for (number, &step) in steps.iter().enumerate() {
+        match player.apply(step) {
+            Ok(Outcome::Failed(error)) => told.push(format!("step {number}, {step:?}: {error}")),
             Ok(_) => {}
-            Err(broken) => {
-                return Err(Stopped::Broken(broken.during(format!("operation {number}, {operation:?}")), trial.script()));
-            }
+            Err(broken) => return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), player.script())),
         }
     }
-    let (fired, script) = (trial.faults_fired(), trial.script());
-    trial.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
+    let (fired, script) = (player.faults_fired(), player.script());
+    player.finish()?;
     Ok(Ran { fired, told, script })
 }
 
@@ -222,38 +125,25 @@ fn fail_each(
     plan: impl Fn(u64) -> Vec<(When, FaultError)>,
     call: Option<CallName>,
 ) -> Verdict {
-    let mut programs: Vec<Program> = ordinary().into_iter().chain([expandable()]).chain(random(effort)).collect();
     let may_expand = may_expand(backend);
-    programs.retain(|(setup, _)| may_expand || !setup.is_virtual);
-    let (mut failures, mut operations) = (0, 0);
-    for program in &programs {
+    let programs = that_fail().into_iter().chain(random(effort)).filter(|(.., expands)| may_expand || !expands);
+    let (mut failures, mut operations, mut count) = (0, 0, 0);
+    for (setup, steps, expands) in programs {
+        count += 1;
         for n in 1.. {
             let faults = plan(n);
             let whole = faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error));
-            let ran = run(backend, program, whole).map_err(|stopped| trouble(stopped, &faults))?;
-            operations += program.1.len() as u64;
+            let ran = run(backend, &setup, &steps, whole).map_err(|stopped| trouble(stopped, &faults))?;
+            operations += steps.len() as u64;
             if ran.fired == 0 {
                 break;
             }
-            let one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !program.0.is_virtual;
-            if one && ran.told.len() != 1 {
-                let broken = Broken::new(
-                    Law::Faults,
-                    format!("one driver call failed, but {} operations reported a failure: {:?}", ran.told.len(), ran.told),
-                );
-                return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
-            }
-            if ran.told.len() as u64 > ran.fired {
-                let broken = Broken::new(
-                    Law::Faults,
-                    format!(
-                        "{} driver calls failed, but {} operations reported a failure: {:?}",
-                        ran.fired,
-                        ran.told.len(),
-                        ran.told
-                    ),
-                );
-                return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
+            // An expandable segment may work around a failure.
+            let is_one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !expands;
+            let told = ran.told.len() as u64;
+            if is_one && told != 1 || told > ran.fired {
+                let seen = format!("{} driver calls failed, but {told} steps reported a failure: {:?}", ran.fired, ran.told);
+                return Err(trouble(Stopped::Broken(Broken::new(Law::Faults, seen), ran.script), &faults));
             }
             failures += ran.fired;
         }
@@ -261,7 +151,7 @@ fn fail_each(
     if failures == 0 {
         return Err(Trouble::fail(format!("no program makes a driver call that could fail: {call:?}")));
     }
-    Ok(Evidence { measured: format!("{failures} failures in {} programs", programs.len()), operations, text: String::new() })
+    Ok(Evidence { measured: format!("{failures} failures in {count} programs"), operations, text: String::new() })
 }
 
 fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {

@@ -1,72 +1,23 @@
-//! The laws as entries: random sequences that are checked against all laws together, laws that need their own programs,
+//! The laws of PyTorch's policy as entries: random programs beside the reference allocator, laws that need their own programs,
 //! and laws about the allocator only, which are the same on every backend.
 
-mod campaign;
 mod faults;
-pub mod operation;
+mod knobs;
+mod programs;
 mod races;
 mod reference;
 mod remap;
-mod repeats;
-pub mod trial;
 
-use std::sync::Arc;
-
+use super::campaign::{self, Subject};
 use crate::backend::AnyBackend;
 use crate::core_laws::{CoreLaw, Draws, LAWS};
-use crate::law::Law;
 use crate::program::search::timings;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
-use campaign::Campaign;
-
-/// The laws that are checked after every operation of a random sequence.
-const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
-    (Law::NoOverlap, "no two live allocations share a byte"),
-    (Law::Alignment, "addresses are multiples of 512"),
-    (
-        Law::Accounting,
-        "every reserved byte is accounted for: live, rounding, pending, or free in a split or entirely free segment; the \
-         statistics agree",
-    ),
-    (
-        Law::Counters,
-        "in each statistic, allocated minus freed equals current, the peak is at least current, and the pools add \
-                     up to the total",
-    ),
-    (Law::Coalescing, "adjacent free blocks are always coalesced"),
-    (Law::NoEarlyReuse, "no memory is reused before the events of the streams that used it have completed"),
-    (Law::Placement, "each request gets the block that the rules choose, split to the size that they specify"),
-    (
-        Law::NoFalseOutOfMemory,
-        "a request is refused only if the cache has no block for it and either the limit or the device \
-                               leaves no room",
-    ),
-    (Law::Ladder, "the allocator releases memory, waits and asks the device for memory only in the order that the rules specify"),
-    (Law::Pools, "requests are served by the pool they are routed to, and a pool in use keeps its memory"),
-    (Law::Limit, "reserved memory does not grow beyond the limit"),
-    (Law::Sweep, "a check of the entire heap finds no violation"),
-    (Law::History, "the observer's trace is consistent"),
-    (Law::Contents, "memory keeps its contents until it is freed"),
-    (Law::Endings, "when the heap is emptied, every page, reservation and event is returned to the device"),
-];
 
 /// The entries of this group.
 pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    for is_virtual in [false, true] {
-        for (name, timing) in timings(backend) {
-            let kind = if is_virtual { "virtual" } else { "ordinary" };
-            let campaign = Arc::new(Campaign::new(timing, is_virtual));
-            for (law, says) in AFTER_EVERY_OPERATION.into_iter().filter(|(law, _)| campaign.checks(*law)) {
-                let campaign = Arc::clone(&campaign);
-                let title = format!("{}/{kind}/{name}", law.name());
-                let entry = Entry::new(Group::Law, title, says, move |backend, effort| campaign.verdict(law, backend, effort));
-                entries.push(if is_virtual { entry.requires(Requirement::ExpandableSegments) } else { entry });
-            }
-        }
-    }
-    entries.extend(campaign::fixed_entries(backend));
-    entries.extend(repeats::entries(backend));
+    let mut entries = careful_entries(backend);
+    entries.extend(knobs::entries(backend));
     entries.extend(faults::entries());
     entries.extend(races::entries(backend));
     entries.extend(remap::entries());
@@ -74,6 +25,31 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     entries.extend(core_law_entries());
     entries.extend(faults::wrong_address_entries());
     entries
+}
+
+/// The entries whose programs touch their memory, under every release and setting.
+fn careful_entries(backend: &AnyBackend) -> Vec<Entry> {
+    let says = "every law holds after every step, and every decision matches the reference allocator, in programs that use their \
+                memory";
+    let mut entries: Vec<Entry> = timings(backend)
+        .into_iter()
+        .map(|(name, timing)| {
+            Entry::new(Group::Law, format!("every-law/{name}"), says, move |backend: &AnyBackend, effort: &Effort| {
+                campaign::every_law(&Subject::pytorch(), backend, effort, timing)
+            })
+        })
+        .collect();
+    let says = "an allocator returns all its memory whenever it is dropped";
+    entries.push(Entry::new(Group::Law, "endings/dropped-at-any-moment", says, |backend: &AnyBackend, effort: &Effort| {
+        campaign::dropped(&Subject::pytorch(), backend, effort)
+    }));
+    if backend.is_simulated() {
+        let says = "the same program leads to the same decisions, byte for byte";
+        entries.push(Entry::new(Group::Law, "determinism", says, |backend: &AnyBackend, effort: &Effort| {
+            campaign::determinism(&Subject::pytorch(), backend, effort)
+        }));
+    }
+    entries.into_iter().map(|entry| entry.requires(Requirement::ExpandableSegments)).collect()
 }
 
 /// The entries of these laws.
@@ -91,4 +67,122 @@ fn check_core_law(law: CoreLaw, effort: &Effort) -> Verdict {
         script: Some(failure.script).filter(|script| !script.is_empty()),
     })?;
     Ok(Evidence { operations, measured: format!("{operations} operations"), text: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    //! Tests the coverage of the random programs: they prove little if they never reach the interesting cases.
+
+    use parkade::stats::Family;
+    use proptest::strategy::{Strategy, ValueTree};
+    use proptest::test_runner::TestRunner;
+
+    use crate::backend::{AnyBackend, EventTiming};
+    use crate::checks::campaign::Subject;
+    use crate::program::draw::careful;
+    use crate::program::player::Outcome;
+    use crate::program::step::Step;
+
+    #[test]
+    fn the_random_programs_reach_the_whole_ladder() {
+        let mut runner = TestRunner::deterministic();
+        let strategy = careful(EventTiming::Seeded(0), 120);
+        let (mut ooms, mut served, mut retries, mut collected, mut pending) = (0, 0, 0, 0, 0);
+        for _ in 0..120 {
+            let (setup, steps) = strategy.new_tree(&mut runner).expect("a case").current();
+            let mut player = Subject::pytorch().begin(&AnyBackend::simulated(), &setup).expect("a simulated device");
+            for &step in &steps {
+                let given_back = player.caller.core.stats().num_device_free;
+                let outcome = player.apply(step).expect("the laws hold");
+                let stats = player.caller.core.stats();
+                match (step, outcome) {
+                    (Step::Allocate(..), Outcome::Refused) => ooms += 1,
+                    (Step::Allocate(..), Outcome::Done) => {
+                        served += 1;
+                        collected += u64::from(stats.num_device_free > given_back);
+                    }
+                    _ => {}
+                }
+                let active = stats.family(Family::Active).all.current;
+                pending += u64::from(active > stats.family(Family::Allocation).all.current);
+            }
+            retries += player.caller.core.stats().num_alloc_retries;
+            player.finish().expect("nothing is left");
+        }
+        let reached = format!(
+            "{served} requests served, {ooms} refused, {retries} retries, {collected} served after releases, {pending} with \
+             pending blocks"
+        );
+        assert!(served > 500 && ooms > 50 && retries > 50 && collected > 20 && pending > 300, "{reached}");
+    }
+}
+
+#[cfg(all(test, feature = "scenarios"))]
+mod scripts {
+    //! Tests the scripts of programs: `parkade ops` runs them.
+
+    use parkade::profile::Profile;
+    use parkade::units::MIB;
+    use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
+    use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    use crate::backend::{AnyBackend, EventTiming};
+    use crate::checks::campaign::Subject;
+    use crate::program::draw::{careful, program, setup};
+    use crate::program::step::{Setup, Step};
+
+    /// Runs a program, and then its script, and returns the answers of the script.
+    fn answers(setup: &Setup, steps: &[Step], is_careful: bool) -> (Vec<String>, u64) {
+        let mut player = Subject::pytorch().begin_as(&AnyBackend::simulated(), setup, is_careful).expect("a device");
+        player.play(steps).expect("the laws hold");
+        let options = OpsOptions {
+            settings: setup.text(setup.settings).to_owned(),
+            capacity_bytes: setup.capacity,
+            addresses: Addresses::Up,
+            profile: Profile::of(setup.release).expect("a release"),
+        };
+        let mut runner = OpsRunner::new(&options).expect("legal settings");
+        let script = player.script();
+        (script.lines().filter_map(|line| runner.run_line(line)).collect(), player.caller.core.stats().num_ooms as u64)
+    }
+
+    #[test]
+    fn ops_knows_every_word_of_a_script() {
+        let mut runner = TestRunner::deterministic();
+        for _ in 0..40 {
+            let wild = (setup(EventTiming::Lazy), program(1..140)).new_tree(&mut runner).expect("a case").current();
+            let tame = careful(EventTiming::Lazy, 100).new_tree(&mut runner).expect("a case").current();
+            for (answers, _) in [answers(&wild.0, &wild.1, false), answers(&tame.0.for_careful_programs(), &tame.1, true)] {
+                for wrong in ["unknown op", "missing argument", "\"stoull\"", "\"stol\"", "\"stod\""] {
+                    let found = answers.iter().find(|answer| answer.contains(wrong));
+                    assert_eq!(found, None, "{wrong}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_script_of_requests_leads_to_the_same_decisions() {
+        let mut runner = TestRunner::deterministic();
+        let sizes = prop::sample::select(vec![700, MIB, 3 * MIB, 12 * MIB, 30 * MIB]);
+        let step = prop_oneof![
+            6 => (sizes, 0..4_usize).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+            4 => any::<usize>().prop_map(Step::Free),
+            1 => (any::<usize>(), 0..4_usize).prop_map(|(which, stream)| Step::Record(which, stream)),
+            1 => (0..4_usize).prop_map(Step::Complete),
+            1 => Just(Step::ReleaseCached),
+        ];
+        let strategy = prop::collection::vec(step, 20..60);
+        let mut refused = 0;
+        for _ in 0..30 {
+            let steps = strategy.new_tree(&mut runner).expect("a case").current();
+            let setup = Setup { capacity: 64 * MIB, timing: EventTiming::Lazy, ..Setup::PLAIN };
+            let (answers, ooms) = answers(&setup, &steps, false);
+            assert_eq!(answers.iter().filter(|answer| answer.contains("\"err\":\"oom\"")).count() as u64, ooms, "{steps:?}");
+            refused += ooms;
+        }
+        assert!(refused > 20, "{refused} requests were refused");
+    }
 }

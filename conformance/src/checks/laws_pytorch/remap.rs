@@ -1,23 +1,21 @@
 //! Memory survives remapping bit for bit, no matter where it is mapped next.
 //!
 //! A [`Mover`] moves handles directly between positions in two reservations: they are mapped elsewhere, in a different
-//! order or at two addresses, and some keep their memory after the handle is released. A [`Keeper`] lets expandable
-//! segments do the moving: neighbours of live allocations are unmapped, and their addresses are mapped again. Both fill
-//! memory with patterns that identify every stretch, and read all bytes; the random sequences of the other laws read
-//! only the ends of blocks.
+//! order or at two addresses, and some keep their memory after the handle is released. In other programs, expandable segments
+//! do the moving: neighbours of live allocations are unmapped, and their addresses are mapped again. Both fill memory with
+//! patterns that identify every stretch, and read all bytes; the other laws read only the ends of blocks.
 
 use parkade::device::DeviceBackend as _;
-use parkade::policy::PyTorch;
-use parkade::settings::Settings;
-use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
-use parkade::{AllocError, Allocation, Allocator};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::campaign::{Stopped, run_cases};
-use super::trial::stream_name;
-use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, Core, Needs, TestDevice, WitnessedDevice};
+use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, Needs, TestDevice};
+use crate::checks::campaign::Subject;
 use crate::law::{Broken, Law, ensure};
+use crate::program::contents::Contents;
+use crate::program::draw::remapping;
+use crate::program::search::{Case, Stopped, run_cases};
 use crate::suite::{Effort, Entry, Group, Requirement};
 
 /// Returns the entries of this law.
@@ -29,7 +27,10 @@ pub(super) fn entries() -> Vec<Entry> {
     let says = "live allocations keep every byte while neighbouring pages are unmapped and mapped again";
     let allocator =
         Entry::new(Group::Law, "contents/remapped-by-the-allocator", says, |backend: &AnyBackend, effort: &Effort| {
-            run_cases(&fewer(effort), 0x3e3b, &programs(), |steps| run_programs(backend, steps))
+            let subject = Subject::pytorch().with_contents(Contents::Stretches(HELD_STRETCH));
+            run_cases(&fewer(effort), 0x3e3b, &remapping(), |(setup, steps)| {
+                subject.whole_run(backend, setup, steps).map(|_| steps.len() as u64)
+            })
         });
     vec![driver.requires(Requirement::VirtualMemory), allocator.requires(Requirement::ExpandableSegments)]
 }
@@ -90,8 +91,10 @@ fn failed(error: impl std::fmt::Display) -> Broken {
 
 /// Size of each of the two reservations, in pages.
 const PAGES: u64 = 24;
-/// Bytes per distinct fill word.
+/// Bytes per distinct fill word, by hand.
 const MOVED_STRETCH: u64 = 4096;
+/// Bytes per distinct fill word in programs: less than a page, so that reordered pages are detected.
+const HELD_STRETCH: u64 = 256 << 10;
 
 /// An action on a handle, which is given as an index that wraps around.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -113,6 +116,14 @@ enum Move {
 struct Plan {
     pages: Vec<u64>,
     moves: Vec<Move>,
+}
+
+impl Case for Plan {
+    type Step = Move;
+
+    fn steps(&mut self) -> &mut Vec<Move> {
+        &mut self.moves
+    }
 }
 
 /// Returns random plans.
@@ -293,130 +304,6 @@ impl Mover {
             self.device.unreserve(base, self.size).map_err(failed)?;
         }
         let left = self.device.holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))
-    }
-}
-
-/// The device's memory in these programs.
-const CAPACITY: Bytes = Bytes(160 * MIB);
-/// Bytes per distinct fill word: less than a page, so that reordered pages are detected.
-const HELD_STRETCH: u64 = 256 << 10;
-
-/// A step of a program. An allocation is given as an index into the live ones, which wraps around.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-enum Step {
-    /// Allocates this many bytes for one of two streams, and fills them.
-    Allocate(u64, usize),
-    /// Frees an allocation.
-    Free(usize),
-    /// Unmaps whole free pages, then reads everything that is live.
-    ReleaseCached,
-}
-
-/// Returns random programs.
-fn programs() -> impl Strategy<Value = Vec<Step>> {
-    let size = prop_oneof![2 => 4..MIB, 4 => MIB..8 * MIB, 2 => 8 * MIB..24 * MIB];
-    let step = prop_oneof![
-        5 => (size, prop_oneof![3 => Just(0_usize), 1 => Just(1)]).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
-        4 => (0..64_usize).prop_map(Step::Free),
-        1 => Just(Step::ReleaseCached),
-    ];
-    prop::collection::vec(step, 1..40)
-}
-
-struct Held {
-    allocation: Allocation,
-    size: u64,
-    pattern: Pattern,
-}
-
-struct Keeper {
-    core: Core<AnyDevice>,
-    device: WitnessedDevice<AnyDevice>,
-    held: Vec<Held>,
-    names: u32,
-    script: Vec<String>,
-}
-
-/// Runs a program, and returns its number of steps.
-fn run_programs(backend: &AnyBackend, steps: &[Step]) -> Result<u64, Stopped> {
-    let needs = Needs { capacity: Some(CAPACITY), ..Needs::default() };
-    let device = WitnessedDevice::new(backend.open(&needs).map_err(Stopped::Unable)?);
-    let settings = "expandable_segments:True";
-    let head = format!("# parkade ops SCRIPT --capacity {CAPACITY} --settings '{settings}'");
-    let settings = Settings::from_environment(settings).expect("legal settings");
-    let core = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
-    let mut keeper = Keeper { core, device, held: Vec::new(), names: 0, script: vec![head] };
-    for step in steps {
-        keeper.step(*step).map_err(|broken| Stopped::Broken(broken.during(format!("{step:?}")), keeper.script()))?;
-    }
-    let script = keeper.script();
-    keeper.finish().map_err(|broken| Stopped::Broken(broken.during("at the end"), script))?;
-    Ok(steps.len() as u64)
-}
-
-impl Keeper {
-    fn script(&self) -> String {
-        self.script.iter().map(|line| format!("{line}\n")).collect()
-    }
-
-    fn step(&mut self, step: Step) -> Result<(), Broken> {
-        match step {
-            Step::Allocate(bytes, place) => self.allocate(bytes, place),
-            Step::Free(_) if self.held.is_empty() => Ok(()),
-            Step::Free(which) => self.free(which % self.held.len()),
-            Step::ReleaseCached => {
-                self.script.push("empty_cache".to_owned());
-                self.core.release_cached().map_err(failed)?;
-                self.read_all()
-            }
-        }
-    }
-
-    fn allocate(&mut self, bytes: u64, place: usize) -> Result<(), Broken> {
-        self.script.push(format!("alloc a{} {bytes} {}", self.names + 1, stream_name(place)));
-        let stream = self.device.look().streams()[place];
-        match self.core.allocate(Bytes(bytes), stream) {
-            Ok(allocation) => {
-                self.names += 1;
-                let pattern = Pattern { name: self.names, version: 0, stretch_bytes: HELD_STRETCH };
-                let (size, address) = (bytes / 4 * 4, allocation.address());
-                self.held.push(Held { allocation, size, pattern });
-                pattern.write(&mut self.device.steer(), address, size, stream)
-            }
-            // The ladder may have released pages on the way, so read everything now.
-            Err(AllocError::OutOfMemory(_)) => self.read_all(),
-            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, error)),
-        }
-    }
-
-    fn free(&mut self, which: usize) -> Result<(), Broken> {
-        self.device.steer().settle();
-        self.read(which)?;
-        let held = self.held.swap_remove(which);
-        self.script.push(format!("free a{}", held.pattern.name));
-        self.core.free(held.allocation).map_err(|error| Broken::new(Law::Faults, error))
-    }
-
-    fn read(&self, which: usize) -> Result<(), Broken> {
-        let held = &self.held[which];
-        held.pattern.check(&mut self.device.steer(), held.allocation.address(), held.size)
-    }
-
-    fn read_all(&self) -> Result<(), Broken> {
-        self.device.steer().settle();
-        (0..self.held.len()).try_for_each(|which| self.read(which))
-    }
-
-    fn finish(mut self) -> Result<(), Broken> {
-        self.read_all()?;
-        while !self.held.is_empty() {
-            self.free(0)?;
-        }
-        self.core.release_cached().map_err(failed)?;
-        let Keeper { core, device, .. } = self;
-        drop(core);
-        let left = device.look().holdings();
         ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))
     }
 }

@@ -8,20 +8,21 @@
 //! Random programs reach some rules rarely. Fixed programs therefore exercise each rule in which releases differ, under
 //! the rules of every release.
 
-use std::fmt::Write;
-
+use parkade::policy::PyTorch;
 use parkade::profile::Profile;
+use parkade::settings::Settings;
 use parkade::units::MIB;
 use parkade_sim::{FaultError, FaultPlan, When};
 use proptest::prelude::*;
 
-use super::campaign::{Stopped, run_cases};
+use super::programs::{of_rungs, programs};
 use crate::backend::{AnyBackend, EventTiming, Places};
-use crate::program::player::Play;
-use crate::program::search::timings;
-use crate::program::step::{
-    CALLBACKS, DEFAULT_POOL, Order, Scene, Step, crowd, pool_program, profiles, program, restores, scene, texts,
-};
+use crate::program::contents::Contents;
+use crate::program::draw::{THRESHOLDS, crowd, pool_program, program, restores, setup};
+use crate::program::player::{Cast, Habits, Player};
+use crate::program::search::{Stopped, run_cases, timings};
+use crate::program::step::{CALLBACKS, DEFAULT_POOL, Order, Setup, Step, profiles, texts};
+use crate::program::watched::Tested;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 /// The maximum number of steps of a program.
@@ -37,6 +38,9 @@ const OUT_OF_MEMORY: u32 = 2;
 
 /// Programs with large numbers of free blocks are long, so there are fewer of them.
 const CASES_PER_CROWD: u32 = 8;
+
+/// With at least this many sequences per law, every pair of sizes is tried under every setting.
+const ALL_PAIRS_FROM: u32 = 250;
 
 /// Releases that each restore checkpoints of expandable segments in a different way: the first release that has such
 /// checkpoints, the first that restores segments that have grown, and the newest, which has more settings.
@@ -83,18 +87,26 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let releases =
         Entry::new(Group::Law, "reference/each-release", says, |backend: &AnyBackend, _: &Effort| check_releases(backend));
     entries.push(releases.requires(Requirement::ExpandableSegments));
+    let says = "each rung of the ladder releases exactly what it must, under every setting of every release";
+    let rungs = Entry::new(Group::Law, "ladder/every-rung", says, |backend: &AnyBackend, _: &Effort| check_rungs(backend));
+    entries.push(rungs.requires(Requirement::ExpandableSegments));
+    // A real device is too slow for this number of pairs.
+    if backend.is_simulated() {
+        let says = "every pair of sizes at the thresholds is placed according to the rules, under every setting";
+        entries.push(Entry::new(Group::Law, "placement/pairs-at-thresholds", says, check_pairs));
+    }
     entries
 }
 
 fn check(backend: &AnyBackend, effort: &Effort, timing: EventTiming, salt: u64) -> Verdict {
-    let strategy = (scene(timing), program(1..LONGEST));
-    run_cases(effort, salt, &strategy, |(scene, steps)| play(backend, scene, steps, None))
+    let strategy = (setup(timing), program(1..LONGEST));
+    run_cases(effort, salt, &strategy, |(setup, steps)| play(backend, setup, steps, None))
 }
 
 fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Eager } else { EventTiming::Clock };
     let effort = Effort { cases: effort.cases / CASES_PER_CROWD + 1, ..*effort };
-    run_cases(&effort, SALT + 20, &(scene(timing), crowd()), |(scene, steps)| play(backend, scene, steps, None))
+    run_cases(&effort, SALT + 20, &(setup(timing), crowd()), |(setup, steps)| play(backend, setup, steps, None))
 }
 
 /// One program saves a pool, and a second allocator that begins in the same way restores the
@@ -106,12 +118,12 @@ fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
         check_foreign_ranges(backend)?;
     }
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
-    let other = prop::option::of((scene(timing), any::<bool>()));
-    let strategy = (scene(timing), other, pool_program(4..50), 0..50_usize, pool_program(1..50));
-    run_cases(&effort, SALT + 21, &strategy, |(first, other, before, cut, rest)| {
+    let other = prop::option::of((setup(timing), any::<bool>()));
+    let strategy = (setup(timing), pool_program(1..50), (other, pool_program(4..50), 0..50_usize));
+    run_cases(&effort, SALT + 21, &strategy, |(first, rest, (other, before, cut))| {
         let second = match other {
             // The second program has the same release and addresses, but different sizes.
-            Some((other, true)) => Scene { capacity: other.capacity, settings: other.settings, ..*first },
+            Some((other, true)) => Setup { capacity: other.capacity, settings: other.settings, ..*first },
             Some((other, false)) => *other,
             None => *first,
         };
@@ -124,15 +136,15 @@ fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
 /// addresses are longer than, shorter than, or exactly as long as what was mapped.
 fn check_foreign_ranges(backend: &AnyBackend) -> Result<(), Trouble> {
     for release in RESTORING {
-        let scene = Scene { release, ..Scene::PLAIN };
-        let settings = 0..texts(scene.profile()).len();
+        let setup = Setup { release, ..Setup::PLAIN };
+        let settings = 0..texts(setup.profile()).len();
         for (settings, other) in settings.clone().flat_map(|first| settings.clone().map(move |other| (first, other))) {
             for mib in [20, 40, 60] {
-                let first = Scene { settings, ..scene };
-                let second = Scene { settings: other, ..first };
+                let first = Setup { settings, ..setup };
+                let second = Setup { settings: other, ..first };
                 let begin = [Step::BeginPool(0, None), Step::Allocate(mib << 20, 0)];
                 let (before, after) = ([begin[0], begin[1], Step::Save(0)], [begin[0], begin[1], Step::Restore(0)]);
-                foreign(backend, (&first, &before), (&second, &after)).map_err(trouble)?;
+                foreign(backend, (&first, &before), (&second, &after))?;
             }
         }
     }
@@ -140,23 +152,23 @@ fn check_foreign_ranges(backend: &AnyBackend) -> Result<(), Trouble> {
 }
 
 /// Runs the first program, then the second one with the checkpoints of the first.
-fn foreign(backend: &AnyBackend, first: (&Scene, &[Step]), second: (&Scene, &[Step])) -> Result<u64, Stopped> {
-    let mut play = begin(backend, first.0)?;
-    steps(&mut play, first.1, None)?;
-    let checkpoints = std::mem::take(&mut play.checkpoints);
-    drop(play);
-    let mut play = begin(backend, second.0)?;
-    play.checkpoints = checkpoints;
-    steps(&mut play, second.1, None)?;
-    play.finish().map_err(|broken| Stopped::Broken(broken.during("returning all memory"), script(second.0, second.1, None)))?;
+fn foreign(backend: &AnyBackend, first: (&Setup, &[Step]), second: (&Setup, &[Step])) -> Result<u64, Stopped> {
+    let mut player = begin(backend, first.0)?;
+    player.play(first.1)?;
+    let checkpoints = player.take_checkpoints();
+    drop(player);
+    let mut player = begin(backend, second.0)?;
+    player.give_checkpoints(checkpoints);
+    player.play(second.1)?;
+    player.finish()?;
     Ok((first.1.len() + second.1.len()) as u64)
 }
 
 fn check_failing(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(0) } else { EventTiming::Clock };
     let failing = (1..=12_u64, prop::sample::select(vec![1, 1, 2, 3]), prop::sample::select(vec![OUT_OF_MEMORY, 700, 1]));
-    let strategy = (scene(timing), program(1..LONGEST), failing);
-    run_cases(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
+    let strategy = (setup(timing), program(1..LONGEST), failing);
+    run_cases(effort, SALT, &strategy, |(setup, steps, failing)| play(backend, setup, steps, Some(*failing)))
 }
 
 /// Returns programs with a request to a pool in which callbacks end the routing, release the pool, empty caches and
@@ -173,12 +185,12 @@ fn check_abandoned(backend: &AnyBackend) -> Verdict {
         // it.
         for (is_released, mib) in [(false, 5), (true, 5), (false, 5), (true, 400)] {
             let Some(profile) = profiles.next() else { break };
-            let scene = Scene { release: profile.name, has_callbacks: true, ..Scene::PLAIN };
+            let setup = Setup { release: profile.name, has_callbacks: true, ..Setup::PLAIN };
             let begin = [Step::BeginPool(0, None), Step::ReleasePool(0)];
             let mut program = begin[..1 + usize::from(is_released)].to_vec();
             program.extend(triple.into_iter().zip(0..CALLBACKS).map(|(order, callback)| Step::Command(callback, order, true)));
             program.extend([Step::Allocate(mib << 20, 0), Step::CreatePool(1), Step::Allocate(700, 0), Step::ReleaseCached]);
-            done += play(backend, &scene, &program, None).map_err(trouble)?;
+            done += play(backend, &setup, &program, None)?;
         }
     }
     Ok(Evidence::operations(done))
@@ -188,16 +200,9 @@ fn check_abandoned(backend: &AnyBackend) -> Verdict {
 fn check_default_pool(backend: &AnyBackend) -> Result<(), Trouble> {
     for profile in profiles() {
         let program = [Step::NoSplit(DEFAULT_POOL), Step::Allocate(700, 0), Step::Allocate(3 << 20, 0), Step::Allocate(700, 0)];
-        play(backend, &Scene { release: profile.name, ..Scene::PLAIN }, &program, None).map_err(trouble)?;
+        play(backend, &Setup { release: profile.name, ..Setup::PLAIN }, &program, None)?;
     }
     Ok(())
-}
-
-fn trouble(stopped: Stopped) -> Trouble {
-    match stopped {
-        Stopped::Unable(unable) => unable.into(),
-        Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
-    }
 }
 
 /// Checkpoints of pools whose blocks are used by other streams, while event calls fail.
@@ -205,81 +210,98 @@ fn check_restores(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(2) } else { EventTiming::Clock };
     let failing = prop::option::of((1..=9_u64, prop::sample::select(vec![1, 1, 2]), Just(700)));
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
-    run_cases(&effort, SALT + 22, &(scene(timing), restores(), failing), |(scene, steps, failing)| {
-        play(backend, scene, steps, *failing)
+    run_cases(&effort, SALT + 22, &(setup(timing), restores(), failing), |(setup, steps, failing)| {
+        play(backend, setup, steps, *failing)
     })
 }
 
 /// Runs a program to its end; every n-th call fails if `failing` is given. Returns the number of steps.
-fn play(backend: &AnyBackend, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
-    play_as(scene.profile(), backend, scene, steps, failing)
+fn play(backend: &AnyBackend, setup: &Setup, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
+    play_as(setup.profile(), backend, setup, steps, failing)
 }
 
 /// Does the same with an allocator that has these rules.
 fn play_as(
     profile: &'static Profile,
     backend: &AnyBackend,
-    scene: &Scene,
+    setup: &Setup,
     steps: &[Step],
     failing: Option<Failing>,
 ) -> Result<u64, Stopped> {
-    let mut play = begin_as(profile, backend, scene)?;
+    let mut player = begin_as(profile, backend, setup)?;
     if let Some((n, calls, code)) = failing {
         let error = if code == OUT_OF_MEMORY { FaultError::OutOfMemory } else { FaultError::Code(code) };
         let places = (1..=MOST_FAILURES / n).flat_map(|turn| (0..calls.min(n)).map(move |more| turn * n + more));
-        let plan = places.fold(FaultPlan::none(), |plan, place| plan.and(When::Nth(place), error));
-        play.plan_faults(plan);
+        player.plan_faults(places.fold(FaultPlan::none(), |plan, place| plan.and(When::Nth(place), error)));
     }
-    self::steps(&mut play, steps, failing)?;
-    play.finish().map_err(|broken| Stopped::Broken(broken.during("returning all memory"), script(scene, steps, failing)))?;
+    player.play(steps)?;
+    player.finish()?;
     Ok(steps.len() as u64)
 }
 
-fn begin(backend: &AnyBackend, scene: &Scene) -> Result<Play, Stopped> {
-    begin_as(scene.profile(), backend, scene)
+fn begin(backend: &AnyBackend, setup: &Setup) -> Result<Player, Stopped> {
+    begin_as(setup.profile(), backend, setup)
 }
 
-fn begin_as(profile: &'static Profile, backend: &AnyBackend, scene: &Scene) -> Result<Play, Stopped> {
-    let mut play = Play::new(backend, scene, profile).map_err(Stopped::Unable)?;
-    play.adopt().map_err(|broken| Stopped::Broken(broken.during("adopting segments"), script(scene, &[], None)))?;
-    Ok(play)
+/// Begins a wild program beside the reference allocator, on an allocator that has these rules.
+fn begin_as(profile: &'static Profile, backend: &AnyBackend, setup: &Setup) -> Result<Player, Stopped> {
+    let settings = Settings::from_environment_as(&profile.dialect, setup.text(setup.settings));
+    let policy = PyTorch::of(profile, settings.expect("the strings in the table are valid"));
+    let cast = Cast {
+        policy: Tested::PyTorch(Box::new(policy)),
+        is_watched: false,
+        has_reference: true,
+        has_books: false,
+        habits: Habits::default(),
+        is_wrong: false,
+        contents: Contents::Ends,
+    };
+    Player::new(backend, setup, cast)
 }
 
-fn steps(play: &mut Play, steps: &[Step], failing: Option<Failing>) -> Result<(), Stopped> {
-    for (number, step) in steps.iter().enumerate() {
-        play.apply(step).map_err(|broken| {
-            Stopped::Broken(broken.during(format!("step {number}, {step:?}")), script(&play.scene, &steps[..=number], failing))
-        })?;
+/// Frees the first request before the second, so that the second finds the first one's memory free.
+fn check_pairs(backend: &AnyBackend, effort: &Effort) -> Verdict {
+    let sizes: Vec<u64> = THRESHOLDS.iter().flat_map(|&size| [size - 511, size, size + 1]).collect();
+    // With little effort each pair is tried under a third of the settings, which differs from pair to pair.
+    let stride = if effort.cases < ALL_PAIRS_FROM { 3 } else { 1 };
+    let mut done = 0;
+    let settings = texts(Setup::PLAIN.profile()).len();
+    for settings in 0..settings {
+        let setup = Setup { settings, capacity: 1024 * MIB, ..Setup::PLAIN };
+        for (row, &first) in sizes.iter().enumerate() {
+            for (column, &second) in sizes.iter().enumerate() {
+                if (settings + row + column).is_multiple_of(stride) {
+                    let pair = [Step::Allocate(first, 0), Step::Free(0), Step::Allocate(second, 0)];
+                    done += play(backend, &setup, &pair, None)?;
+                }
+            }
+        }
     }
-    Ok(())
+    let measured = format!("{} pairs of {} sizes, {settings} settings", done / 3, sizes.len());
+    Ok(Evidence { operations: done, measured, text: String::new() })
 }
 
-/// Describes a program. It may use steps that `parkade ops` scripts cannot express, so every line is a comment.
-fn script(scene: &Scene, steps: &[Step], failing: Option<Failing>) -> String {
-    let mut text = format!("# {scene:?}\n# settings: {:?}\n", scene.text(scene.settings));
-    if let Some((n, calls, code)) = failing {
-        let _ = writeln!(text, "# {calls} calls in a row fail with code {code} from call number {n} on, for every n");
+/// Runs a program for each rung under every setting of every release.
+fn check_rungs(backend: &AnyBackend) -> Verdict {
+    let timings = if backend.is_simulated() { vec![EventTiming::Lazy, EventTiming::Eager] } else { vec![EventTiming::Clock] };
+    let mut done = 0;
+    for profile in profiles() {
+        for settings in 0..texts(profile).len() {
+            for &timing in &timings {
+                let setup = Setup { release: profile.name, settings, timing, ..Setup::PLAIN };
+                for steps in of_rungs() {
+                    done += play(backend, &setup, &steps, None)?;
+                }
+            }
+        }
     }
-    for step in steps {
-        let _ = writeln!(text, "# {step:?}");
-    }
-    text
-}
-
-const EXPANDABLE: &str = "expandable_segments:True";
-const OVERSIZE: &str = "expandable_segments:True,max_split_size_mb:32,garbage_collection_threshold:0.5";
-const REUSE: &str = "graph_capture_record_stream_reuse:True";
-const REUSE_EXPANDABLE: &str = "graph_capture_record_stream_reuse:True,expandable_segments:True";
-
-/// A request on the default stream.
-const fn allocate(mib: u64) -> Step {
-    Step::Allocate(mib * MIB, 0)
+    Ok(Evidence::operations(done))
 }
 
 /// Runs every program under the rules of every release that understands its settings.
 fn check_releases(backend: &AnyBackend) -> Verdict {
     let done = profiles().map(|profile| check_release_as(backend, profile)).sum::<Result<u64, Stopped>>();
-    Ok(Evidence::operations(done.map_err(trouble)?))
+    Ok(Evidence::operations(done?))
 }
 
 /// Runs the programs with an allocator that has these rules, which should be those of the release that the rules name.
@@ -289,152 +311,11 @@ fn check_release_as(backend: &AnyBackend, profile: &'static Profile) -> Result<u
     for (settings, steps) in programs() {
         let Some(settings) = texts(profile).iter().position(|text| *text == settings) else { continue };
         for (places, capacity) in [(Places::Ascending, 64 * MIB), (Places::Descending, 200 * MIB)] {
-            let scene = Scene { release: profile.name, settings, places, capacity, ..Scene::PLAIN };
-            done += play_as(profile, backend, &scene, &steps, None)?;
+            let setup = Setup { release: profile.name, settings, places, capacity, ..Setup::PLAIN };
+            done += play_as(profile, backend, &setup, &steps, None)?;
         }
     }
     Ok(done)
-}
-
-/// Returns programs, each with its settings.
-fn programs() -> Vec<(&'static str, Vec<Step>)> {
-    let mut programs = programs_of_requests();
-    programs.extend(programs_of_releasing());
-    for settings in ["", EXPANDABLE, REUSE, REUSE_EXPANDABLE] {
-        programs.extend(programs_of_captures(settings));
-    }
-    programs
-}
-
-/// Returns programs with requests, some of them routed to pools.
-fn programs_of_requests() -> Vec<(&'static str, Vec<Step>)> {
-    let begin = Step::BeginPool(0, None);
-    vec![
-        // Equal free blocks: first parts of one segment, then entire segments.
-        ("", vec![allocate(5), allocate(5), allocate(5), allocate(5), Step::Free(0), Step::Free(2), allocate(5), allocate(5)]),
-        ("", vec![allocate(20), allocate(20), Step::Free(0), Step::Free(0), allocate(20), allocate(20)]),
-        ("roundup_power2_divisions:1", vec![Step::Allocate(1_000_001, 0), Step::Allocate(3_000_001, 0)]),
-        ("", vec![Step::Fraction(333), allocate(400), Step::Fraction(1000), allocate(400), Step::Fraction(1001)]),
-        // Calls on pools that fail, and other calls that fail after a pool has been released too
-        // often.
-        (
-            "",
-            vec![
-                Step::ReleasePool(1),
-                begin,
-                begin,
-                Step::EndPool(0),
-                allocate(2),
-                Step::Record(0, 1),
-                Step::Free(0),
-                allocate(2),
-            ],
-        ),
-        (
-            "",
-            vec![
-                Step::CreatePool(0),
-                Step::ReleasePool(0),
-                begin,
-                Step::ReleasePool(0),
-                Step::ReleaseCached,
-                Step::ReleaseCachedPool(0),
-            ],
-        ),
-        // Two pools to which requests of stream 1 are routed.
-        (
-            "",
-            vec![
-                begin,
-                Step::BeginPool(1, Some(1)),
-                Step::Allocate(700, 1),
-                Step::Allocate(700, 0),
-                Step::EndPool(0),
-                Step::Allocate(700, 1),
-                begin,
-                Step::Allocate(700, 1),
-            ],
-        ),
-    ]
-}
-
-/// Returns programs about which memory is kept and which is released.
-fn programs_of_releasing() -> Vec<(&'static str, Vec<Step>)> {
-    let begin = Step::BeginPool(0, None);
-    vec![
-        // "Never split", then a new pool with the same id.
-        ("", [&[begin, Step::NoSplit(0)], &held_and_released()[..], &[begin], &held_and_released()].concat()),
-        // The error message with a limit and with memory cached in a private pool.
-        ("", vec![Step::Fraction(600), begin, allocate(10), Step::EndPool(0), Step::Free(0), allocate(400)]),
-        // The release of oversize blocks reaches one in an expandable segment.
-        (
-            OVERSIZE,
-            vec![
-                allocate(34),
-                Step::Free(0),
-                Step::OthersHold(20 * MIB),
-                allocate(60),
-                Step::Allocate(33 * MIB, 1),
-                allocate(190),
-            ],
-        ),
-        (EXPANDABLE, vec![allocate(300), Step::Limit(Some(40 * MIB)), allocate(50)]),
-        // Releasing the cache during a routing and during a capture.
-        (
-            "",
-            vec![
-                allocate(3),
-                Step::Free(0),
-                begin,
-                Step::ReleaseCached,
-                Step::EndPool(0),
-                Step::Capturing(true),
-                Step::ReleaseCached,
-            ],
-        ),
-        // A request on a stream that is not captured.
-        (
-            REUSE,
-            vec![begin, allocate(1), Step::Capturing(true), allocate(1), Step::EndPool(0), Step::Capturing(false), allocate(1)],
-        ),
-    ]
-}
-
-/// Returns programs with captures, checkpoints and pools that serve when memory runs out, under these settings.
-fn programs_of_captures(settings: &'static str) -> Vec<(&'static str, Vec<Step>)> {
-    let begin = Step::BeginPool(0, None);
-    let end = [Step::EndPool(0), Step::Capturing(false), Step::CompleteAll, Step::ProcessEvents];
-    let mut programs = Vec::new();
-    // Blocks freed during a capture that other streams used before it, during it, or both.
-    for (before, during) in [(true, false), (false, true), (true, true)] {
-        let used = [Step::Record(0, 1)].repeat(usize::from(before));
-        let used_in_capture = [Step::Record(0, 2)].repeat(usize::from(during));
-        let capture = [Step::Capturing(true), begin, allocate(2), Step::EndPool(0)];
-        let given_back = [&used[..], &[begin], &used_in_capture, &[Step::Free(0), allocate(2)]].concat();
-        for more in [Step::Save(0), Step::EndPool(0), Step::ProcessEvents] {
-            programs.push((settings, [&capture[..], &given_back, &[more], &end].concat()));
-        }
-    }
-    // A checkpoint restored before and after the pool has grown.
-    let saved = [Step::Capturing(true), begin, allocate(12), Step::Save(0)];
-    programs.push((settings, [&saved[..], &[Step::Free(0), Step::Restore(0), allocate(30), Step::Restore(0)], &end].concat()));
-    programs.push((settings, [&saved[..], &[allocate(3), Step::Free(0), allocate(20), Step::Restore(0)], &end].concat()));
-    // A pool that serves when memory runs out: once when releasing the cache would help, and once when nothing else
-    // helps.
-    let lender = [begin, allocate(30), Step::EndPool(0), Step::Free(0), Step::UseOnOom(0, true)];
-    let cached = [Step::Allocate(20 * MIB, 1), Step::Free(0)];
-    for room in [0, 140] {
-        let others = [Step::OthersHold(room * MIB)];
-        programs.push((settings, [&lender[..], &cached, &others, &[allocate(30)]].concat()));
-        programs.push((settings, [&lender[..], &cached[..1], &others, &[allocate(28)]].concat()));
-    }
-    programs
-}
-
-/// Allocations and frees in a pool before it ends.
-fn held_and_released() -> [Step; 7] {
-    let small = Step::Allocate(700, 0);
-    [small, small, Step::EndPool(0), Step::Free(0), Step::Free(0), Step::ReleasePool(0), Step::ReleaseCached]
 }
 
 #[cfg(test)]

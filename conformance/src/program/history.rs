@@ -6,7 +6,7 @@ use crate::law::{Broken, Law, ensure};
 
 /// The state implied by the entries so far, as lists of (start, size).
 #[derive(Clone, Default, Debug)]
-pub struct History {
+pub(super) struct History {
     segments: Vec<(u64, u64)>,
     /// The mapped runs of expandable segments.
     mapped: Vec<(u64, u64)>,
@@ -63,7 +63,7 @@ impl History {
     /// # Errors
     /// If the entry is impossible: memory is handed out twice or outside every segment, a segment is released while in
     /// use, or something is released that does not exist.
-    pub fn follow(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
+    pub(super) fn follow(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let &TraceEntry { action, address, size, .. } = entry;
         match action {
             TraceAction::SegmentAlloc => {
@@ -96,8 +96,7 @@ impl History {
     }
 
     /// Returns whether nothing is held.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.segments.is_empty() && self.live.is_empty() && self.leaving.is_empty()
     }
 }

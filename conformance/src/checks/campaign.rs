@@ -1,0 +1,361 @@
+//! Campaigns: random programs on one policy, under every law. The subject is a policy that is created anew for each program.
+//!
+//! In fixed programs, driver calls are also made to fail, one at a time: whatever the policy has requested, every law holds
+//! and nothing leaks.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::settings::Settings;
+use parkade_policies::Named;
+use parkade_sim::{CallName, FaultError, FaultPlan, When};
+use proptest::strategy::{Strategy, ValueTree};
+
+use crate::backend::{AnyBackend, EventTiming};
+use crate::law::{Broken, Law, ensure};
+use crate::program::contents::Contents;
+use crate::program::draw::careful;
+use crate::program::player::{Cast, Habits, Outcome, Player};
+use crate::program::search::{Stopped, run_cases, runner};
+use crate::program::step::{Setup, Step};
+use crate::program::watched::{Reached, Tested};
+use crate::suite::{Effort, Evidence, Trouble, Verdict};
+
+/// A policy under test. Its type is erased, so that the checks are compiled once.
+#[derive(Clone)]
+pub(super) struct Subject {
+    pub(super) name: String,
+    make: Make,
+    habits: Habits,
+    /// Whether the policy returns invalid answers.
+    is_wrong: bool,
+    /// Whether the reference allocator runs beside it.
+    has_reference: bool,
+    /// How closely the contents of memory are checked.
+    contents: Contents,
+    /// The policy's seeds for runs in which driver calls are made to fail.
+    pub(super) fault_seeds: Vec<u64>,
+}
+
+/// Creates a policy for a setup.
+type Make = Arc<dyn Fn(&Setup) -> Tested + Send + Sync>;
+
+impl Subject {
+    /// Returns a policy by its name.
+    pub(super) fn of(named: &Named) -> Subject {
+        let made = named.clone();
+        Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named))
+    }
+
+    /// Returns the policy that `make` creates from a seed. Only randomly assembled policies use the
+    /// seed.
+    pub(super) fn new<P: Policy + 'static>(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject {
+        Subject {
+            name: name.into(),
+            make: Arc::new(move |setup| Tested::Other(Box::new(make(setup.policy_seed)))),
+            habits: Habits::default(),
+            is_wrong: false,
+            has_reference: false,
+            contents: Contents::Ends,
+            fault_seeds: vec![0],
+        }
+    }
+
+    /// Returns PyTorch's policy, with the release and the settings of the setup, beside the reference allocator.
+    pub(super) fn pytorch() -> Subject {
+        let make = |setup: &Setup| {
+            let profile = setup.profile();
+            let settings = Settings::from_environment_as(&profile.dialect, setup.text(setup.settings));
+            Tested::PyTorch(Box::new(PyTorch::of(profile, settings.expect("the strings in the table are valid"))))
+        };
+        Subject {
+            name: "pytorch".to_owned(),
+            make: Arc::new(make),
+            habits: Habits::PYTORCH,
+            is_wrong: false,
+            has_reference: true,
+            contents: Contents::Ends,
+            fault_seeds: vec![0],
+        }
+    }
+
+    /// Returns the same subject, created with each of these seeds when driver calls are made to
+    /// fail.
+    pub(super) fn failing_with(self, fault_seeds: Vec<u64>) -> Subject {
+        Subject { fault_seeds, ..self }
+    }
+
+    /// Returns the same subject with these habits.
+    pub(super) fn with(self, habits: Habits) -> Subject {
+        Subject { habits, ..self }
+    }
+
+    /// Returns the same subject, whose programs check their contents in this way.
+    pub(super) fn with_contents(self, contents: Contents) -> Subject {
+        Subject { contents, ..self }
+    }
+
+    /// Returns the same subject, expected to give invalid answers.
+    pub(super) fn expected_wrong(self) -> Subject {
+        Subject { is_wrong: true, ..self }
+    }
+
+    /// Begins a careful program.
+    pub(super) fn begin(&self, backend: &AnyBackend, setup: &Setup) -> Result<Player, Stopped> {
+        self.begin_as(backend, setup, true)
+    }
+
+    /// Begins a careful program, or a wild one.
+    pub(super) fn begin_as(&self, backend: &AnyBackend, setup: &Setup, is_careful: bool) -> Result<Player, Stopped> {
+        let setup = if self.has_reference && is_careful { setup.for_careful_programs() } else { *setup };
+        let cast = Cast {
+            policy: (self.make)(&setup),
+            is_watched: !self.has_reference,
+            has_reference: self.has_reference,
+            has_books: is_careful,
+            habits: self.habits,
+            is_wrong: self.is_wrong,
+            contents: self.contents,
+        };
+        Player::new(backend, &setup, cast)
+    }
+
+    /// Runs a program to its end and keeps the resulting state.
+    pub(super) fn play(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Player, Stopped> {
+        let mut player = self.begin(backend, setup)?;
+        player.play(steps)?;
+        Ok(player)
+    }
+
+    /// Runs a program and returns all memory to the device. Returns how often the policy took each kind of action.
+    pub(super) fn whole_run(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
+        let player = self.play(backend, setup, steps)?;
+        let reached = player.reached();
+        Ok(Reached { driver_ns: player.finish()?.driver_ns, ..reached })
+    }
+
+    /// Checks that two runs of a program are identical.
+    fn twice(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
+        let run = || -> Result<_, Stopped> {
+            let player = self.play(backend, setup, steps)?;
+            let script = player.script();
+            Ok((player.finish()?, script))
+        };
+        let ((first, script), (second, _)) = (run()?, run()?);
+        if first == second {
+            return Ok(());
+        }
+        let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
+        let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
+        let seen = format!(
+            "two runs of the same program differ: first different entries {pair:?}, {} and {} entries in all; if the entries \
+             agree, the statistics differ",
+            first.trace.len(),
+            second.trace.len()
+        );
+        Err(Stopped::Broken(Broken::new(Law::Determinism, seen), script))
+    }
+}
+
+/// The maximum number of steps of a program.
+const LONGEST: usize = 100;
+
+/// Checks every law after every step, and at the end.
+pub(super) fn every_law(subject: &Subject, backend: &AnyBackend, effort: &Effort, timing: EventTiming) -> Verdict {
+    let total = Cell::new(Reached::default());
+    let evidence = run_cases(effort, 0x901c, &careful(timing, LONGEST), |(setup, steps)| {
+        total.set(total.get().and(subject.whole_run(backend, setup, steps)?));
+        Ok(steps.len() as u64)
+    })?;
+    let Reached { reuses, transfers, remaps, releases, refusals, private, loads, driver_ns } = total.get();
+    if subject.has_reference {
+        return Ok(Evidence { measured: format!("{}{}", evidence.measured, driver_time(driver_ns)), ..evidence });
+    }
+    let reached = format!(
+        "{reuses} reuses, {refusals} refusals, {transfers} transfers, {remaps} remaps, {releases} releases, {private} \
+         requests to private pools, {loads} loads{}",
+        driver_time(driver_ns)
+    );
+    Ok(Evidence { measured: format!("{}: {reached}", evidence.measured), ..evidence })
+}
+
+/// Returns the time of the driver calls as text, or an empty text if the device does not report it.
+fn driver_time(driver_ns: u64) -> String {
+    if driver_ns == 0 { String::new() } else { format!("; driver {} ms", driver_ns / 1_000_000) }
+}
+
+/// Checks that the same program leads to the same decisions.
+pub(super) fn determinism(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
+    run_cases(&a_part(effort), 0x901d, &careful(EventTiming::Seeded(0), LONGEST), |(setup, steps)| {
+        subject.twice(backend, setup, steps).map(|()| steps.len() as u64)
+    })
+}
+
+/// Checks that an allocator returns all its memory whenever it is dropped.
+pub(super) fn dropped(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
+    run_cases(&a_part(effort), 0x901e, &careful(EventTiming::Seeded(0), LONGEST), |(setup, steps)| {
+        let player = subject.play(backend, setup, steps)?;
+        let script = player.script();
+        player.abandon().map_err(|broken| Stopped::Broken(broken.during("dropped"), script))?;
+        Ok(steps.len() as u64)
+    })
+}
+
+fn a_part(effort: &Effort) -> Effort {
+    Effort { cases: effort.cases.div_ceil(4), ..*effort }
+}
+
+/// A code that the allocator has no rule for ("an illegal memory access was encountered").
+const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
+/// The number of a program's calls that fail in each way in a short run.
+const FEWEST_POINTS: usize = 12;
+
+/// Returns the failures for the call with this number.
+type Plan = fn(u64) -> Vec<(When, FaultError)>;
+
+/// One call fails, one reports out of memory, and two in a row fail.
+const PLANS: [Plan; 3] = [
+    |n| vec![(When::Nth(n), ILLEGAL_ADDRESS)],
+    |n| vec![(When::Nth(n), FaultError::OutOfMemory)],
+    |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)],
+];
+
+/// Checks that every law holds after the n-th driver call fails, for n = 1, 2, ...
+pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effort, programs: Vec<Program>) -> Verdict {
+    let (mut failures, mut operations, mut driver_ns) = (0, 0, 0);
+    let seeds = subject.fault_seeds.len();
+    // Each policy starts at a different point, so that in a short run over all policies different calls fail under
+    // each.
+    let shift = subject.name.bytes().map(usize::from).sum::<usize>();
+    for (place, (setup, steps)) in programs.iter().enumerate() {
+        // Policies of the same kind share the work: each is tested with one way of failing.
+        let plans = if seeds > 1 && place < seeds { &PLANS[place % 3..][..1] } else { &PLANS[..] };
+        let untouched = run(subject, backend, setup, steps, &[]).map_err(|stopped| trouble(stopped, &[]))?;
+        let points = points(&untouched.calls);
+        let most = FEWEST_POINTS.max(effort.cases as usize);
+        for (number, plan) in plans.iter().enumerate() {
+            for n in spread(&points, most, shift + place + number) {
+                let faults = plan(n);
+                let ran = run(subject, backend, setup, steps, &faults).map_err(|stopped| trouble(stopped, &faults))?;
+                operations += steps.len() as u64;
+                failures += ran.fired;
+                driver_ns += ran.driver_ns;
+            }
+        }
+    }
+    if failures == 0 {
+        return Err(Trouble::fail("no program makes a driver call that could fail"));
+    }
+    let measured = format!("{failures} failures in {} programs{}", programs.len(), driver_time(driver_ns));
+    Ok(Evidence { measured, operations, text: String::new() })
+}
+
+/// A program and its setup.
+pub(super) type Program = (Setup, Vec<Step>);
+
+/// Returns random programs for runs in which driver calls fail: one for every two hundred in a campaign.
+pub(super) fn drawn_programs(effort: &Effort) -> Vec<Program> {
+    let mut runner = runner(effort, 0x901f_u64);
+    let strategy = careful(EventTiming::Seeded(0), 40);
+    (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current())).collect()
+}
+
+/// Returns the numbers, counted from 1, of the calls to fail: for each step and each call name, the first, a middle and
+/// the last call. The other calls are mostly repetitions for more pages.
+fn points(calls: &[Vec<CallName>]) -> Vec<u64> {
+    let (mut points, mut before) = (Vec::new(), 0);
+    for step in calls {
+        let mut places: BTreeMap<CallName, Vec<u64>> = BTreeMap::new();
+        for (name, place) in step.iter().zip(before + 1..) {
+            places.entry(*name).or_default().push(place);
+        }
+        points.extend(places.values().flat_map(|own| [own[0], own[own.len() / 2], own[own.len() - 1]]));
+        before += step.len() as u64;
+    }
+    points.sort_unstable();
+    points.dedup();
+    points
+}
+
+/// Returns at most `most` of the points, evenly spread; the shift selects which ones.
+fn spread(points: &[u64], most: usize, shift: usize) -> Vec<u64> {
+    if points.len() <= most {
+        return points.to_vec();
+    }
+    let first = shift * points.len() / most / 4 % points.len().div_ceil(most);
+    (0..most).filter_map(|number| points.get(first + number * points.len() / most).copied()).collect()
+}
+
+/// The outcome of a run.
+struct Ran {
+    /// The number of failures.
+    fired: u64,
+    /// The device calls made in each step.
+    calls: Vec<Vec<CallName>>,
+    /// The time of these calls in nanoseconds, if the device reports it.
+    driver_ns: u64,
+}
+
+/// Runs a program with these planned failures.
+fn run(
+    subject: &Subject,
+    backend: &AnyBackend,
+    setup: &Setup,
+    steps: &[Step],
+    faults: &[(When, FaultError)],
+) -> Result<Ran, Stopped> {
+    let mut player = subject.begin(backend, setup)?;
+    player.plan_faults(faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error)));
+    let mut told = 0;
+    for (number, &step) in steps.iter().enumerate() {
+        match player.apply(step) {
+            Ok(Outcome::Failed(_)) => told += 1,
+            Ok(_) => {}
+            Err(broken) => return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), player.script())),
+        }
+    }
+    let (fired, script) = (player.faults_fired(), player.script());
+    let enough: Result<(), Broken> = ensure(Law::Faults, told <= fired || subject.is_wrong, || {
+        format!("{fired} calls failed, but {told} steps reported a failure")
+    });
+    enough.map_err(|broken| Stopped::Broken(broken, script))?;
+    let finished = player.finish()?;
+    Ok(Ran { fired, calls: finished.calls, driver_ns: finished.driver_ns })
+}
+
+fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
+    match stopped {
+        Stopped::Unable(unable) => unable.into(),
+        Stopped::Broken(broken, script) => {
+            let planned = format!("# planned failures: {faults:?}\n{script}");
+            Trouble::Fail { reason: format!("{faults:?}: {broken}"), script: Some(planned) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_calls_alike_three_fail() {
+        let (create, map) = (CallName::MemCreate, CallName::MemMap);
+        let calls = [vec![create, create, create, create, map], Vec::new(), vec![map, create]];
+        assert_eq!(points(&calls), [1, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_part_of_the_points_is_spread_over_all_of_them() {
+        let points: Vec<u64> = (1..=100).collect();
+        assert_eq!(spread(&points, 100, 7), points);
+        for shift in 0..50 {
+            let part = spread(&points, 12, shift);
+            assert_eq!(part.len(), 12, "{shift}");
+            assert!(part[0] <= 9 && part[11] > 91 && part.windows(2).all(|pair| pair[1] - pair[0] <= 9), "{shift}: {part:?}");
+        }
+        let seen: std::collections::BTreeSet<u64> = (0..50).flat_map(|shift| spread(&points, 12, shift)).collect();
+        assert!(seen.len() > 90, "{} of 100 points are reached by at least one policy", seen.len());
+    }
+}

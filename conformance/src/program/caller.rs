@@ -1,0 +1,393 @@
+//! The caller: performs steps on the allocator under test and on its device, and keeps what the allocator hands out.
+//!
+//! The steps are also kept as a script for `parkade ops`.
+
+use parkade::checkpoint::{PoolCheckpoint, SavedState};
+use parkade::device::BackendError;
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, PoolFilter};
+use parkade_sim::{CallName, FaultPlan};
+
+use super::answer::Answer;
+use super::callbacks::Callbacks;
+use super::held::Held;
+use super::script::Script;
+use super::step::{CALLBACKS, Order, POOLS, Setup, Step, pool_id};
+use super::watched::{Core, Tested, Watched};
+use crate::backend::{AnyBackend, AnyDevice, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::law::{Broken, Law, ensure};
+use crate::reference_model::allocator::Deed;
+
+/// The maximum number of void allocations to remember.
+const MOST_VOID: usize = 100;
+
+/// The allocator under test, its device, and everything that the program holds.
+pub(crate) struct Caller {
+    pub(crate) core: Core,
+    pub(crate) device: WitnessedDevice<AnyDevice>,
+    pub(super) streams: [StreamId; 4],
+    pub(super) setup: Setup,
+    pub(crate) held: Vec<Held>,
+    /// Allocations that have been freed.
+    freed: Vec<Allocation>,
+    /// Allocations that are void forever: a restore took them back, or their segment is gone.
+    gone: Vec<Allocation>,
+    pub(super) callbacks: Callbacks,
+    pub(super) checkpoints: Vec<PoolCheckpoint>,
+    /// The number of steps so far.
+    pub(super) steps: u64,
+    /// The number of trace entries before the current step.
+    before: usize,
+    /// The device calls that the allocator made in the current step.
+    pub(super) calls: Vec<MadeCall>,
+    /// The number of words that memory was filled with so far.
+    pub(super) words: u32,
+    pub(super) script: Script,
+}
+
+impl Caller {
+    /// Creates an empty allocator on an idle device.
+    ///
+    /// # Errors
+    /// If such a device is not available.
+    pub(super) fn new(backend: &AnyBackend, setup: &Setup, policy: Tested, is_watched: bool) -> Result<Caller, Unable> {
+        let Setup { timing, places, free_waits, capacity, .. } = *setup;
+        let needs = Needs { capacity: Some(Bytes(capacity)), simulation: Simulation { timing, places, free_waits } };
+        let device = backend.open(&needs)?;
+        let streams = device.streams();
+        let device = WitnessedDevice::new(device);
+        // A real device reports its full size even if a ballast holds most of it, so a policy that takes a fraction of the
+        // total would keep requesting memory that is not available.
+        let device = if matches!(policy, Tested::Other(_)) { device.claiming(Bytes(capacity)) } else { device };
+        let _ = device.list_calls();
+        let policy = Watched::new(policy, is_watched);
+        let script = Script::new(setup, &policy);
+        let mut core = Allocator::new(device.clone(), policy, Vec::new());
+        let callbacks = if setup.has_callbacks { Callbacks::register(&mut core) } else { Callbacks::default() };
+        let (held, freed, gone, checkpoints, calls) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (setup, steps, before, words) = (*setup, 0, 0, 0);
+        Ok(Caller {
+            core,
+            device,
+            streams,
+            setup,
+            held,
+            freed,
+            gone,
+            callbacks,
+            checkpoints,
+            steps,
+            before,
+            calls,
+            words,
+            script,
+        })
+    }
+
+    /// Makes driver calls fail according to a plan that counts calls from now on.
+    pub(super) fn plan_faults(&self, plan: FaultPlan) {
+        self.device.plan_faults(plan);
+    }
+
+    /// Returns the trace entries of the current step.
+    pub(super) fn entries(&self) -> &[TraceEntry] {
+        &self.core.observer()[self.before..]
+    }
+
+    /// Returns how often the allocator called this function with success in the current step.
+    pub(super) fn done(&self, name: CallName) -> usize {
+        self.calls.iter().filter(|call| call.name == name && call.done).count()
+    }
+
+    /// Returns the held allocation that a number selects.
+    pub(super) fn pick(&self, which: usize) -> Option<usize> {
+        (!self.held.is_empty()).then(|| which % self.held.len())
+    }
+
+    /// Does the same for a callback. A restore must not take the allocation back before the callback frees it, so the
+    /// allocation is not one from a private pool.
+    fn pick_for_stock(&self, which: usize) -> Option<usize> {
+        self.pick(which).filter(|&which| self.held[which].pool == PoolId::DEFAULT)
+    }
+
+    pub(super) fn filter(&self, place: Option<usize>) -> PoolFilter {
+        place.map_or(PoolFilter::All, |place| PoolFilter::Stream(self.streams[place]))
+    }
+
+    /// Returns what a callback does.
+    pub(super) fn deed(&self, order: Order) -> Deed {
+        match order {
+            Order::Allocate(bytes, place) => Deed::Allocate(bytes, self.streams[place].get()),
+            Order::ReleaseCached => Deed::ReleaseCached,
+            Order::Create(pool) => Deed::Create(POOLS[pool]),
+            Order::Begin(pool, place) => Deed::Begin(POOLS[pool], self.filter(place)),
+            Order::End(pool) => Deed::End(POOLS[pool]),
+            Order::Release(pool) => Deed::Release(POOLS[pool]),
+            Order::ReleaseCachedPool(pool) => Deed::ReleaseCachedPool(POOLS[pool]),
+            Order::Register => Deed::Register(CALLBACKS - 1),
+        }
+    }
+
+    /// Returns the addresses of the program's allocations in a private pool, or of all but the first of them.
+    pub(super) fn live_of(&self, pool: usize, all: bool) -> Vec<DeviceAddress> {
+        let own = self.held.iter().filter(|held| held.pool == POOLS[pool]);
+        own.map(Held::address).skip(usize::from(!all)).collect()
+    }
+
+    /// Performs a step on the allocator or on the device.
+    ///
+    /// # Errors
+    /// If the device fails where the allocator is not involved, or the allocator accepts an invalid allocation.
+    pub(super) fn perform(&mut self, step: Step) -> Result<Answer, Broken> {
+        self.steps += 1;
+        self.device.begin_operation();
+        self.before = self.core.observer().len();
+        self.script.push(step, &self.held, self.checkpoints.len());
+        self.core.policy_mut().begin();
+        drop(self.device.list_calls());
+        let answer = self.act(step)?;
+        self.calls = self.device.list_calls();
+        self.callbacks.listen();
+        Ok(answer)
+    }
+
+    /// The answer owns what the step hands out.
+    fn act(&mut self, step: Step) -> Result<Answer, Broken> {
+        let stream = |place: usize| self.streams[place];
+        Ok(match step {
+            Step::Allocate(bytes, place) => Answer::allocated(self.core.allocate(Bytes(bytes), stream(place))),
+            Step::AllocateRaw(bytes, place) => Answer::allocated(self.core.raw_allocate(Bytes(bytes), stream(place))),
+            Step::Free(which) => match self.pick(which) {
+                None => Answer::Nothing,
+                Some(which) => {
+                    let Held { allocation, .. } = self.held.remove(which);
+                    let address = allocation.address().get();
+                    self.freed.push(allocation.in_a_clone());
+                    Answer::Freed(address, self.core.free(allocation).err())
+                }
+            },
+            Step::FreeAgain(which) if !self.gone.is_empty() => {
+                let which = which % self.gone.len();
+                self.free_again(which, stream(which % 4))?
+            }
+            Step::Record(which, place) | Step::Use(which, place) => match self.pick(which) {
+                None => Answer::Nothing,
+                Some(which) => {
+                    self.record(which, stream(place));
+                    Answer::Recorded(self.held[which].address().get())
+                }
+            },
+            Step::Stock(which, callback) if self.callbacks.has(callback) => match self.pick_for_stock(which) {
+                None => Answer::Nothing,
+                Some(which) => {
+                    let Held { allocation, .. } = self.held.remove(which);
+                    let address = allocation.address().get();
+                    self.callbacks.stock(callback, allocation);
+                    Answer::Stocked(callback, address)
+                }
+            },
+            Step::Command(callback, order, says) if self.callbacks.has(callback) => {
+                self.callbacks.command(callback, self.deed(order), says);
+                Answer::Nothing
+            }
+            Step::ProcessEvents => Answer::Done(self.core.process_events().map_err(AllocError::Device)),
+            Step::ReleaseCached => Answer::Done(self.core.release_cached()),
+            Step::Fraction(thousandths) => Answer::Limited(self.core.set_memory_fraction(f64::from(thousandths) / 1000.0)),
+            _ => return self.turn(step),
+        })
+    }
+
+    /// Frees an allocation that is void: the allocator must refuse it.
+    fn free_again(&mut self, which: usize, user: StreamId) -> Result<Answer, Broken> {
+        let again = self.gone[which].in_a_clone();
+        self.core.record_stream(&again, user);
+        let is_known = self.core.segment_of(&again).is_some();
+        let answer = self.core.free(again);
+        let refused = answer == Err(FreeError::NotAllocated) && !is_known;
+        ensure(Law::Reference, refused, || format!("an invalid allocation was accepted: {answer:?}"))?;
+        Ok(Answer::Nothing)
+    }
+
+    /// Tells the allocator that a stream uses an allocation.
+    pub(super) fn record(&mut self, which: usize, stream: StreamId) {
+        let held = &mut self.held[which];
+        self.core.record_stream(&held.allocation, stream);
+        if stream != held.home {
+            held.is_captured |= self.core.heap().is_deferring();
+            if !held.told.contains(&stream.get()) {
+                held.told.push(stream.get());
+            }
+        }
+    }
+
+    /// The steps that act on pools or on the device, or change how the allocator works.
+    fn turn(&mut self, step: Step) -> Result<Answer, Broken> {
+        match step {
+            Step::CreatePool(pool) => return Ok(Answer::Pool(self.core.create_pool(POOLS[pool]))),
+            Step::BeginPool(pool, place) => return Ok(Answer::Pool(self.core.begin_pool(POOLS[pool], self.filter(place)))),
+            Step::EndPool(pool) => return Ok(Answer::Pool(self.core.end_pool(POOLS[pool]))),
+            Step::ReleasePool(pool) => return Ok(Answer::Pool(self.core.release_pool(POOLS[pool]))),
+            Step::ReleaseCachedPool(pool) => return Ok(Answer::Done(self.core.release_cached_pool(POOLS[pool]))),
+            Step::Save(pool) => {
+                let answer = self.core.checkpoint_pool(POOLS[pool]);
+                self.checkpoints.extend(answer.clone());
+                return Ok(Answer::Saved(answer));
+            }
+            Step::Restore(which) if !self.checkpoints.is_empty() => {
+                let which = which % self.checkpoints.len();
+                return Ok(Answer::restored(self.core.restore_pool(&self.checkpoints[which])));
+            }
+            Step::LiveAre(pool, all) => {
+                let live = self.live_of(pool, all);
+                return Ok(Answer::Asked(self.core.pool_live_allocations_are(POOLS[pool], &live)));
+            }
+            Step::Snapshot => return Ok(Answer::Seen(self.core.snapshot())),
+            Step::SnapshotPool(pool) => return Ok(Answer::Seen(self.core.snapshot_pool(POOLS[pool]))),
+            Step::UseOnOom(pool, serves) => self.core.set_pool_use_on_oom(POOLS[pool], serves),
+            Step::NoSplit(pool) => self.core.set_pool_no_split(pool_id(pool)),
+            Step::Capturing(is_capturing) => self.core.set_capturing(is_capturing),
+            Step::Limit(bytes) => self.core.set_limit(bytes.map(Bytes)),
+            Step::Apply(place) => {
+                let setup = self.setup;
+                if let Some(settings) = self.core.policy_mut().settings_mut() {
+                    setup.apply(settings, place);
+                }
+            }
+            Step::ResetPeaks => self.core.reset_peak_stats(),
+            Step::ResetSums => self.core.reset_accumulated_stats(),
+            _ => self.drive(step).map_err(|error| Broken::new(Law::Faults, format!("{step:?}: {error}")))?,
+        }
+        Ok(Answer::Nothing)
+    }
+
+    /// Advances the device, which the allocator does not control. A real device completes work without help, so this waits.
+    fn drive(&self, step: Step) -> Result<(), BackendError> {
+        let mut device = self.device.steer();
+        match step {
+            Step::Launch(place, duration) => return device.spin(self.streams[place], duration),
+            Step::OthersHold(bytes) => return device.others_hold(Bytes(bytes)),
+            Step::Pause(duration) => device.pause(duration),
+            Step::Complete(_) | Step::CompleteOne(_) | Step::CompleteAll if device.insight().is_none() => device.settle(),
+            _ => {
+                let Some(device) = device.insight() else { return Ok(()) };
+                match step {
+                    Step::Complete(place) => device.complete(self.streams[place]),
+                    Step::CompleteOne(place) => {
+                        device.complete_one(self.streams[place]);
+                    }
+                    Step::CompleteAll => device.complete_all(),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the allocations that were handed out, and drops those that a restore took back.
+    pub(super) fn take_over(&mut self, step: Step, seen: &Answer) {
+        match seen {
+            Answer::Allocated(allocation) => {
+                let (bytes, place, is_raw) = match step {
+                    Step::Allocate(bytes, place) => (bytes, place, false),
+                    Step::AllocateRaw(bytes, place) => (bytes, place, true),
+                    // A callback's allocation.
+                    _ => (0, 0, false),
+                };
+                let address = allocation.address().get();
+                let is_it = |entry: &&TraceEntry| entry.action == TraceAction::Alloc && entry.address == address;
+                let pool = self.entries().iter().rfind(is_it).map_or(PoolId::DEFAULT, |entry| entry.pool);
+                let home = self.streams[place];
+                self.hold(allocation.in_a_clone(), is_raw, bytes, home, pool);
+            }
+            Answer::Restored(freed, allocations) => {
+                self.drop_void(|held, _| freed.contains(&held.address().get()));
+                if let Step::Restore(which) = step {
+                    let checkpoint = &self.checkpoints[which % self.checkpoints.len()];
+                    let (pool, saved) = (checkpoint.pool, saved_allocations(checkpoint));
+                    for (place, allocation) in allocations.iter().enumerate() {
+                        let (size, home) =
+                            saved.get(place).map_or((Bytes(0), StreamId::DEFAULT), |&(_, size, stream)| (size, stream));
+                        self.hold(allocation.in_a_clone(), false, size.get(), home, pool);
+                    }
+                }
+            }
+            // The device failed midway: the pool's allocations have already been taken back.
+            Answer::NotRestored(CheckpointError::Device(_)) => {
+                self.drop_void(|held, core| core.segment_of(&held.allocation).is_none());
+            }
+            _ => {}
+        }
+    }
+
+    /// Does the same for what callbacks got, and remembers what is void forever: freed allocations whose segments are gone.
+    pub(super) fn end_step(&mut self) {
+        for answer in std::mem::take(&mut self.callbacks.heard) {
+            self.take_over(Step::Snapshot, &answer);
+        }
+        let entries = self.core.observer()[self.before..].iter();
+        for entry in entries.filter(|entry| entry.action == TraceAction::SegmentFree) {
+            let range = entry.address..entry.address + entry.size;
+            self.gone.extend(self.freed.extract_if(.., |freed| range.contains(&freed.address().get())));
+        }
+        self.gone.truncate(MOST_VOID);
+    }
+
+    /// Adds a live allocation.
+    pub(super) fn hold(&mut self, allocation: Allocation, is_raw: bool, requested: u64, home: StreamId, pool: PoolId) {
+        let name = self.script.next_name();
+        let (last, holds, told, is_captured) = (home, Vec::new(), Vec::new(), false);
+        self.held.push(Held { allocation, name, is_raw, requested, home, pool, last, holds, told, is_captured });
+    }
+
+    fn drop_void(&mut self, is_void: impl Fn(&Held, &Core) -> bool) {
+        let core = &self.core;
+        let void = self.held.extract_if(.., |held| is_void(held, core)).map(|held| held.allocation);
+        self.gone.extend(void);
+    }
+
+    /// Takes back what callbacks have not freed.
+    pub(super) fn recall(&mut self) {
+        for allocation in self.callbacks.leave() {
+            self.hold(allocation, false, 0, StreamId::DEFAULT, PoolId::DEFAULT);
+        }
+    }
+
+    /// Drops the allocator in its current state, and checks that everything was returned to the device. Returns the time of
+    /// the driver calls in nanoseconds; 0 on a real device, which does not report it.
+    ///
+    /// # Errors
+    /// If anything is left on the device, or memory was taken away while in use.
+    pub(crate) fn abandon(self) -> Result<u64, Broken> {
+        let Caller { core, device, held, .. } = self;
+        // If the very last call failed, the allocator could not do anything more.
+        device.plan_faults(FaultPlan::none());
+        if !held.is_empty() {
+            // The program itself waits for the work on allocations that it has not freed.
+            device.steer().settle();
+        }
+        drop((core, held));
+        let left = device.look().holdings();
+        ensure(Law::Endings, left.is_empty(), || format!("these were not returned to the device: {left:?}"))?;
+        let mut device = device.steer();
+        let Some(device) = device.insight() else { return Ok(0) };
+        let used = device.used_bytes();
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes were not returned to the device"))?;
+        Ok(device.driver_and_wait_ns())
+    }
+}
+
+/// The address, size and stream of each allocation in a checkpoint, in the checkpoint's order.
+pub(super) fn saved_allocations(checkpoint: &PoolCheckpoint) -> Vec<(DeviceAddress, Bytes, StreamId)> {
+    let mut found = Vec::new();
+    for segment in &checkpoint.segments {
+        let mut address = segment.address;
+        for block in &segment.blocks {
+            if block.state == SavedState::Allocated {
+                found.push((address, block.size, segment.stream));
+            }
+            address = address.offset(block.size);
+        }
+    }
+    found
+}

@@ -1,0 +1,352 @@
+//! Draws programs at random: which steps they have, and how often. Sizes cluster around the thresholds of PyTorch's rules, and
+//! devices are so small that every rung of the ladder is reached.
+//!
+//! There are two kinds of programs. A *wild* program makes calls in any order, with values that no device can serve, and never
+//! touches its memory. A *careful* program fills and reads its memory and waits wherever it must, so that a race or a lost word
+//! is the allocator's fault.
+
+use std::ops::Range;
+
+use parkade::units::MIB;
+use proptest::prelude::*;
+
+use super::step::{CALLBACKS, DEFAULT_POOL, Order, POOLS, Setup, Step, TEXTS, profiles};
+use crate::backend::{EventTiming, Places, STREAMS};
+
+/// Sizes at which a rule changes, and sizes that differ by one of those sizes.
+pub(crate) const THRESHOLDS: [u64; 14] =
+    [512, 1024, MIB / 2, MIB, 2 * MIB, 9 * MIB, 10 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 52 * MIB, 64 * MIB];
+
+/// Returns request sizes: at and around every threshold, and any size up to 48 MiB, small ones more often.
+pub(crate) fn sizes() -> impl Strategy<Value = u64> {
+    let offsets = vec![-513_i64, -512, -511, -1, 0, 0, 1, 511, 512, 513];
+    let at_thresholds = (prop::sample::select(THRESHOLDS.to_vec()), prop::sample::select(offsets))
+        .prop_map(|(size, offset)| size.saturating_add_signed(offset).max(1));
+    let any =
+        (0_u32..=25, any::<u64>()).prop_map(|(bits, low)| (1 << bits) + low % (1 << bits)).prop_map(|size: u64| size * 3 / 4 + 1);
+    prop_oneof![2 => at_thresholds, 3 => any]
+}
+
+/// Returns the timing, with any seed in place of a given one.
+fn any_seed(timing: EventTiming) -> BoxedStrategy<EventTiming> {
+    match timing {
+        EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
+        other => Just(other).boxed(),
+    }
+}
+
+/// Returns a setup with this event timing, of any release, with settings, callbacks and adopted segments.
+pub(crate) fn setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
+    let timing = any_seed(timing);
+    let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB + 2 * MIB]);
+    let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
+    let flags = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7));
+    let adopted = prop::option::weighted(0.15, any::<u64>());
+    let release = prop::sample::select(profiles().map(|profile| profile.name).collect::<Vec<_>>());
+    (release, capacity, timing, places, 0..TEXTS.len(), flags, adopted).prop_map(
+        |(release, capacity, timing, places, settings, (free_waits, has_callbacks, is_finished), adopted)| Setup {
+            release,
+            capacity,
+            timing,
+            places,
+            free_waits,
+            settings,
+            has_callbacks,
+            adopted,
+            is_finished,
+            policy_seed: 0,
+        },
+    )
+}
+
+fn stream() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => Just(0_usize), 1 => 0..STREAMS.len()]
+}
+
+/// Sizes that no device can serve.
+fn absurd() -> impl Strategy<Value = u64> {
+    let exa = 1_u64 << 60;
+    prop::sample::select(vec![0, exa - 1, exa, exa + 1, u64::MAX - 511, u64::MAX - 510, u64::MAX, 400 * MIB, 1 << 40])
+}
+
+/// Whole MiB, so that different sums of sizes coincide.
+fn round_sizes() -> impl Strategy<Value = u64> {
+    prop::sample::select(vec![1, 2, 10, 12, 16, 20, 22, 24, 26, 30, 32, 34, 40, 44, 48, 56, 64]).prop_map(|mib: u64| mib * MIB)
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    let pool = || 0..POOLS.len();
+    prop_oneof![
+        4 => (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Order::Allocate(size, stream)),
+        3 => Just(Order::ReleaseCached),
+        1 => pool().prop_map(Order::Create),
+        1 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Order::Begin(pool, stream)),
+        2 => pool().prop_map(Order::End),
+        4 => pool().prop_map(Order::Release),
+        2 => pool().prop_map(Order::ReleaseCachedPool),
+        2 => Just(Order::Register),
+    ]
+}
+
+fn memory_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        15 => (round_sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        50 => (sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        5 => (sizes(), stream()).prop_map(|(size, stream)| Step::AllocateRaw(size, stream)),
+        1 => (absurd(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        1 => (absurd(), stream()).prop_map(|(size, stream)| Step::AllocateRaw(size, stream)),
+        46 => any::<usize>().prop_map(Step::Free),
+        14 => (any::<usize>(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
+        4 => (any::<usize>(), 0..CALLBACKS).prop_map(|(which, callback)| Step::Stock(which, callback)),
+        2 => (0..CALLBACKS, order(), any::<bool>()).prop_map(|(callback, order, says)| Step::Command(callback, order, says)),
+        3 => Just(Step::ProcessEvents),
+        3 => Just(Step::ReleaseCached),
+        3 => any::<usize>().prop_map(Step::FreeAgain),
+        2 => Just(Step::Snapshot),
+    ]
+}
+
+fn other_step() -> impl Strategy<Value = Step> {
+    let fractions = vec![0, 100, 333, 400, 501, 600, 750, 900, 999, 1000, 1000, 1000, 1001];
+    prop_oneof![
+        4 => (0..STREAMS.len(), 1..10_000_u64).prop_map(|(stream, time)| Step::Launch(stream, time)),
+        2 => (1..20_000_u64).prop_map(Step::Pause),
+        2 => (0..STREAMS.len()).prop_map(Step::Complete),
+        3 => (0..STREAMS.len()).prop_map(Step::CompleteOne),
+        2 => Just(Step::CompleteAll),
+        3 => prop::sample::select(fractions).prop_map(Step::Fraction),
+        1 => prop::sample::select(vec![None, Some(0), Some(22 * MIB), Some(40 * MIB), Some(60 * MIB), Some(100 * MIB - 1), Some(120 * MIB)])
+            .prop_map(Step::Limit),
+        3 => any::<usize>().prop_map(Step::Apply),
+        2 => prop::sample::select(vec![0, 0, 20 * MIB, 70 * MIB + 1, 400 * MIB]).prop_map(Step::OthersHold),
+        1 => Just(Step::ResetPeaks),
+        1 => Just(Step::ResetSums),
+    ]
+}
+
+fn pool_step() -> impl Strategy<Value = Step> {
+    let pool = || 0..POOLS.len();
+    prop_oneof![
+        2 => pool().prop_map(Step::CreatePool),
+        6 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Step::BeginPool(pool, stream)),
+        7 => pool().prop_map(Step::EndPool),
+        6 => pool().prop_map(Step::ReleasePool),
+        4 => pool().prop_map(Step::ReleaseCachedPool),
+        3 => (pool(), prop::bool::weighted(0.8)).prop_map(|(pool, serves)| Step::UseOnOom(pool, serves)),
+        // At most one private pool, because with several hardly anything would be split; or the default pool, on which
+        // the step has no effect.
+        1 => (2..=DEFAULT_POOL).prop_map(Step::NoSplit),
+        3 => prop::bool::weighted(0.4).prop_map(Step::Capturing),
+        6 => pool().prop_map(Step::Save),
+        5 => any::<usize>().prop_map(Step::Restore),
+        2 => (pool(), any::<bool>()).prop_map(|(pool, all)| Step::LiveAre(pool, all)),
+        2 => any::<usize>().prop_map(Step::FreeAgain),
+        1 => pool().prop_map(Step::SnapshotPool),
+    ]
+}
+
+/// Returns programs with hundreds of blocks in a few sizes. Freeing blocks that are not adjacent creates large numbers
+/// of free blocks, which then shrink and grow.
+pub(crate) fn crowd() -> impl Strategy<Value = Vec<Step>> {
+    let sizes = prop::sample::select(vec![
+        vec![512],
+        vec![512, 1024],
+        vec![512, 1536, 2048, 4096],
+        vec![512, 512, 512, 70_000],
+        vec![600 * 512],
+        vec![MIB],
+    ]);
+    let taken = prop::collection::vec((any::<usize>(), prop::bool::weighted(0.97)), 100..600);
+    let turns = prop::collection::vec((any::<usize>(), 0..4_u8), 40..160);
+    (sizes, taken, any::<u8>(), turns).prop_map(|(sizes, taken, order, turns)| {
+        let mut steps: Vec<Step> = Vec::new();
+        for &(which, is_plain) in &taken {
+            steps.push(Step::Allocate(sizes[which % sizes.len()], usize::from(!is_plain)));
+        }
+        // Frees every second block, starting from the first, from the last, or anywhere. A freed block shortens the
+        // list.
+        for turn in 0..taken.len() / 2 {
+            steps.push(Step::Free(match order % 3 {
+                0 => turn,
+                1 => taken.len() - 2 * turn - 1,
+                _ => taken[turn].0,
+            }));
+        }
+        for (which, kind) in turns {
+            steps.push(if kind == 0 { Step::Free(which) } else { Step::Allocate(sizes[which % sizes.len()], 0) });
+        }
+        steps
+    })
+}
+
+/// Returns a program with this many steps. Half of the programs use no private pools.
+pub(crate) fn program(length: Range<usize>) -> impl Strategy<Value = Vec<Step>> {
+    let plain = prop_oneof![6 => memory_step(), 1 => other_step()];
+    let pooled = prop_oneof![12 => memory_step(), 2 => other_step(), 5 => pool_step()];
+    prop_oneof![prop::collection::vec(plain, length.clone()), prop::collection::vec(pooled, length)]
+}
+
+/// Returns a program with this many steps in a private pool that is often saved and restored.
+pub(crate) fn pool_program(length: Range<usize>) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        16 => memory_step(),
+        1 => other_step(),
+        3 => pool_step(),
+        3 => Just(Step::Save(0)),
+        4 => any::<usize>().prop_map(Step::Restore),
+    ];
+    prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
+}
+
+/// Returns a program with a few allocations in a private pool that is then saved, further allocations that other
+/// streams use, and finally restores.
+pub(crate) fn restores() -> impl Strategy<Value = Vec<Step>> {
+    let allocate = || (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
+    let used = prop_oneof![
+        3 => allocate(),
+        4 => (any::<usize>(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
+        2 => any::<usize>().prop_map(Step::Free),
+        1 => Just(Step::Save(0)),
+    ];
+    let end = prop_oneof![
+        3 => any::<usize>().prop_map(Step::Restore),
+        1 => Just(Step::ProcessEvents),
+        1 => allocate(),
+        1 => Just(Step::CompleteAll),
+        1 => Just(Step::ReleaseCached),
+    ];
+    let parts = (prop::collection::vec(allocate(), 0..6), prop::collection::vec(used, 1..12), prop::collection::vec(end, 1..6));
+    parts.prop_map(|(first, used, end)| {
+        let begin = std::iter::once(Step::BeginPool(0, None)).chain(first).chain([Step::Save(0)]);
+        begin.chain(used).chain(end).collect()
+    })
+}
+
+/// Returns the setup of a careful program with this event timing. If PyTorch's policy runs it, any release and settings apply.
+fn careful_setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
+    let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB, 1024 * MIB, 3072 * MIB]);
+    let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
+    let release = prop::sample::select(profiles().map(|profile| profile.name).collect::<Vec<_>>());
+    (release, 0..TEXTS.len(), capacity, any_seed(timing), places, any::<u64>()).prop_map(
+        |(release, settings, capacity, timing, places, policy_seed)| Setup {
+            release,
+            settings,
+            capacity,
+            timing,
+            places,
+            policy_seed,
+            // A free waits for the device, as it does in the driver; otherwise the policy would have to wait.
+            free_waits: true,
+            ..Setup::PLAIN
+        },
+    )
+}
+
+fn careful_step() -> impl Strategy<Value = Step> {
+    let which = || any::<u8>().prop_map(usize::from);
+    // Two of every three requests are for the same stream, so that they find free blocks and other streams also have
+    // blocks that can be taken.
+    let stream = || prop_oneof![2 => Just(0_usize), 1 => 0..STREAMS.len()];
+    // Some sizes repeat, so that blocks are reused.
+    let again = prop::sample::select(vec![512, 3 * MIB, 6 * MIB, 8 * MIB, 20 * MIB, 40 * MIB]);
+    // Some rules apply from 128 or 512 MiB upwards.
+    let huge = (150..350_u64).prop_map(|pages| 2 * MIB * pages);
+    let size = prop_oneof![16 => again, 23 => sizes(), 1 => huge];
+    let limits = [6, 25, 40, 58, 98, 117, 150, 180, 225, 270, 410, 768, 1228, 2304].map(|mib: u64| Some(mib * MIB));
+    let limits = limits.into_iter().chain([None; 6]).collect::<Vec<_>>();
+    prop_oneof![
+        30 => (size, stream()).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+        20 => which().prop_map(Step::Free),
+        6 => which().prop_map(Step::Replace),
+        9 => (which(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Use(which, stream)),
+        3 => (which(), which(), 0..STREAMS.len()).prop_map(|(from, to, stream)| Step::Copy(from, to, stream)),
+        2 => which().prop_map(Step::Read),
+        4 => (0..STREAMS.len(), 1..10_000_u64).prop_map(|(stream, time)| Step::Launch(stream, time)),
+        2 => (1..20_000_u64).prop_map(Step::Pause),
+        1 => (0..STREAMS.len()).prop_map(Step::Complete),
+        2 => (0..STREAMS.len()).prop_map(Step::CompleteOne),
+        1 => Just(Step::CompleteAll),
+        1 => Just(Step::ProcessEvents),
+        1 => Just(Step::ReleaseCached),
+        1 => prop::sample::select(limits).prop_map(Step::Limit),
+        1 => any::<u8>().prop_map(|text| Step::Apply(usize::from(text))),
+        1 => prop::sample::select(vec![0, 0, 20 * MIB, 70 * MIB + 1, 400 * MIB]).prop_map(Step::OthersHold),
+        1 => Just(Step::ResetPeaks),
+        1 => Just(Step::ResetSums),
+    ]
+}
+
+fn careful_pool_step() -> impl Strategy<Value = Step> {
+    // Most steps use the same pool, so that they interact.
+    let pool = || prop_oneof![2 => Just(0), 1 => 0..POOLS.len()];
+    prop_oneof![
+        2 => pool().prop_map(Step::CreatePool),
+        6 => (pool(), prop_oneof![2 => Just(None), 3 => (0..STREAMS.len()).prop_map(Some)])
+            .prop_map(|(pool, stream)| Step::BeginPool(pool, stream)),
+        // Most of the time nothing is routed, because nothing waits during a routing.
+        8 => pool().prop_map(Step::EndPool),
+        2 => pool().prop_map(Step::ReleasePool),
+        1 => pool().prop_map(|pool| Step::UseOnOom(pool, true)),
+        // At most one pool, because with several pools nothing would ever be split.
+        1 => Just(Step::NoSplit(POOLS.len() - 1)),
+        1 => pool().prop_map(Step::ReleaseCachedPool),
+        3 => pool().prop_map(Step::Save),
+        4 => any::<u8>().prop_map(|which| Step::Restore(usize::from(which))),
+    ]
+}
+
+/// Returns careful programs of at most this many steps. Half of them have private pools; nothing waits while requests are
+/// routed, so those programs exercise the other rules less.
+pub(crate) fn careful(timing: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let with_pools = prop_oneof![5 => careful_step(), 1 => careful_pool_step()];
+    let steps = prop_oneof![prop::collection::vec(careful_step(), 1..longest), prop::collection::vec(with_pools, 1..longest)];
+    (careful_setup(timing), steps)
+}
+
+/// Returns careful programs in which expandable segments are unmapped and mapped again beside live allocations.
+pub(crate) fn remapping() -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let size = prop_oneof![2 => 4..MIB, 4 => MIB..8 * MIB, 2 => 8 * MIB..24 * MIB];
+    let step = prop_oneof![
+        5 => (size, prop_oneof![3 => Just(0_usize), 1 => Just(1)]).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+        4 => (0..64_usize).prop_map(Step::Free),
+        1 => Just(Step::ReleaseCached),
+    ];
+    let plain = Setup { capacity: 160 * MIB, timing: EventTiming::Clock, free_waits: true, ..Setup::PLAIN };
+    (Just(plain.with_settings("expandable_segments:True")), prop::collection::vec(step, 1..40))
+}
+
+/// Returns careful programs whose streams share much memory.
+pub(crate) fn sharing(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    // Some sizes repeat, so that blocks are reused.
+    let again = prop::sample::select(vec![512, MIB, 4 * MIB, 12 * MIB]);
+    let size = prop_oneof![3 => again, 2 => 4..MIB, 2 => MIB..12 * MIB, 1 => 12 * MIB..24 * MIB];
+    let (which, stream) = (0..64_usize, 0..STREAMS.len());
+    let step = prop_oneof![
+        6 => (size, stream.clone()).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+        5 => which.clone().prop_map(Step::Free),
+        4 => which.clone().prop_map(Step::Replace),
+        3 => (which.clone(), stream.clone()).prop_map(|(which, stream)| Step::Use(which, stream)),
+        5 => (which.clone(), which.clone(), stream.clone()).prop_map(|(from, to, stream)| Step::Copy(from, to, stream)),
+        3 => (stream, 1_000..200_000_u64).prop_map(|(stream, duration)| Step::Launch(stream, duration)),
+        1 => which.prop_map(Step::Read),
+        1 => Just(Step::ProcessEvents),
+        1 => Just(Step::ReleaseCached),
+    ];
+    let setup = (any_seed(timing), any::<bool>()).prop_map(move |(timing, expands)| {
+        let plain = Setup { capacity: 192 * MIB, timing, free_waits: true, ..Setup::PLAIN };
+        plain.with_settings(if expands && may_expand { "expandable_segments:True" } else { "" })
+    });
+    (setup, prop::collection::vec(step, 1..120))
+}
+
+/// Returns the program with every stream replaced by the first one.
+pub(crate) fn on_one_stream(steps: &[Step]) -> Vec<Step> {
+    let on_first = |step: &Step| match *step {
+        Step::Allocate(bytes, _) => Step::Allocate(bytes, 0),
+        Step::Use(which, _) => Step::Use(which, 0),
+        Step::Copy(from, to, _) => Step::Copy(from, to, 0),
+        Step::Launch(_, duration) => Step::Launch(0, duration),
+        step => step,
+    };
+    steps.iter().map(on_first).collect()
+}
