@@ -42,6 +42,13 @@ fn a_log_is_read_from_its_file() {
     let limited = call(&["diagnose", &file, "--limit", "24GiB"]);
     assert_eq!((limited.code, limited.out.as_str()), (2, ""));
     assert!(limited.err.ends_with("this is a log, and --limit applies only to a snapshot\n"), "{}", limited.err);
+    // The other commands say which one reads a log.
+    for command in ["advise", "report", "stats", "verify", "diff", "pack", "sweep"] {
+        let run = call(&[command, &file]);
+        let said = format!("to explain the out-of-memory message in a log, run parkade diagnose {file}\n");
+        assert_eq!((run.code, run.out.as_str(), run.err.lines().count()), (2, "", 1), "{command}");
+        assert!(run.err.ends_with(&said), "{command}: {}", run.err);
+    }
     // A file that cannot be read is not reported as a log without messages.
     let missing = format!("{}/none.log", folder.path());
     let empty = folder.file("empty.log", b"");

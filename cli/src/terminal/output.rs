@@ -90,9 +90,15 @@ fn is_stdout_left_to_data() -> bool {
     IS_STDOUT_TAKEN.load(Ordering::Relaxed)
 }
 
-/// Reports an error on standard error, in one line. A closed standard error is ignored.
+/// Reports an error on standard error: wrapped on a terminal, elsewhere in one line, for programs that read it. A closed standard
+/// error is ignored.
 pub fn complain(message: &str) {
-    let _ = writeln!(io::stderr(), "parkade: {}", one_line(message));
+    let _ = writeln!(io::stderr(), "{}", complaint(message, Width::of_error_terminal()));
+}
+
+fn complaint(message: &str, width: Option<Width>) -> String {
+    let message = format!("parkade: {}", one_line(message));
+    width.map_or_else(|| message.clone(), |width| wrapped(&message, width.words).join("\n"))
 }
 
 /// The system's message for an error, without its number.
@@ -250,6 +256,9 @@ fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// The least columns in which text is readable.
+const LEAST_COLUMNS: usize = 40;
+
 /// The widths of the output, in columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Width {
@@ -263,12 +272,22 @@ impl Width {
     /// Returns the width of the terminal, with sentences narrow enough to read easily. Without a terminal, returns the variable COLUMNS or
     /// 80, so that files do not depend on the terminal in which they were made.
     pub fn of_output() -> Width {
-        const EASY_TO_READ: usize = 100;
         if let Some((columns, _)) = terminal() {
-            return Width { tables: columns, words: columns.min(EASY_TO_READ) };
+            return Width::of_terminal(columns);
         }
         let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        Width::from(asked.filter(|&columns| columns >= 40).unwrap_or(80))
+        Width::from(asked.filter(|&columns| columns >= LEAST_COLUMNS).unwrap_or(80))
+    }
+
+    /// Returns the width of the terminal that shows standard error; `None` if it is not a terminal.
+    fn of_error_terminal() -> Option<Width> {
+        let size = io::stderr().is_terminal().then(|| terminal_size::terminal_size_of(io::stderr())).flatten();
+        size.map(|(columns, _)| Width::of_terminal(usize::from(columns.0).max(LEAST_COLUMNS)))
+    }
+
+    fn of_terminal(columns: usize) -> Width {
+        const EASY_TO_READ: usize = 100;
+        Width { tables: columns, words: columns.min(EASY_TO_READ) }
     }
 }
 
@@ -281,7 +300,7 @@ impl From<usize> for Width {
 /// Returns the columns (at least 40) and the lines of the terminal; `None` if standard output is not a terminal.
 pub fn terminal() -> Option<(usize, usize)> {
     let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout())).flatten();
-    size.map(|(columns, lines)| (usize::from(columns.0).max(40), usize::from(lines.0)))
+    size.map(|(columns, lines)| (usize::from(columns.0).max(LEAST_COLUMNS), usize::from(lines.0)))
 }
 
 /// Wraps text between words, in lines of at most `width` characters. Longer words are wrapped after separators: settings after a comma,
@@ -360,6 +379,13 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(one_line("a\nb\x1b[31m\u{202e}ü"), "a\\nb\\u{1b}[31m\\u{202e}ü");
+    }
+
+    #[test]
+    fn errors_are_wrapped_only_for_a_terminal() {
+        let message = "train.log: this is text,\nnot a snapshot";
+        assert_eq!(complaint(message, None), "parkade: train.log: this is text,\\nnot a snapshot");
+        assert_eq!(complaint(message, Some(Width::from(26))), "parkade: train.log: this\nis text,\\nnot a snapshot");
     }
 
     #[test]

@@ -114,6 +114,17 @@ pub fn other_failures(requests: u64) -> String {
     format!("{} failed for a reason other than memory", output::count(requests, "request"))
 }
 
+/// The error for a file that is text, such as a log, instead of a snapshot.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this is text, not a snapshot (the file that torch.cuda.memory._dump_snapshot writes); to explain the out-of-memory message in a \
+     log, run parkade diagnose {diagnosed}"
+)]
+pub struct IsLog {
+    /// What `diagnose` is given to read the file.
+    diagnosed: String,
+}
+
 /// The input that `-` means.
 const STDIN: &str = "/dev/stdin";
 
@@ -122,10 +133,12 @@ const STDIN: &str = "/dev/stdin";
 /// # Errors
 /// The file cannot be read or is not a recording. The error does not name the file.
 pub fn read(file: &Path) -> Result<Recording> {
-    let file = if file == Path::new("-") { Path::new(STDIN) } else { file };
-    let mut recording = parkade_recording::read_file(file).map_err(|error| match error {
+    let is_stdin = file == Path::new("-");
+    let read = parkade_recording::read_file(if is_stdin { Path::new(STDIN) } else { file });
+    let mut recording = read.map_err(|error| match error {
         // The caller names the file.
         ReadError::File { cause, .. } => anyhow!("cannot be read: {}", output::cause(&cause)),
+        error if error.is_log() => IsLog { diagnosed: if is_stdin { "--message -".to_owned() } else { in_shell(file) } }.into(),
         error => error.into(),
     })?;
     parkade_replay::find_left_out(&mut recording);
@@ -220,6 +233,14 @@ pub fn of_device<T, E: Into<anyhow::Error>>(result: Result<T, E>, device: u32, d
         let error = error.into();
         if devices > 1 { error.context(format!("device {device}")) } else { error }
     })
+}
+
+/// Returns the path as a shell takes it, in one line.
+pub fn in_shell(file: &Path) -> String {
+    let file = file.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c);
+    let file = if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', "'\\''")) };
+    output::one_line(&file)
 }
 
 /// Returns the name of the file without its folder.

@@ -16,8 +16,8 @@ use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::holders::{Holders, Kind};
 use parkade_analysis::ranks::RankRun;
 use parkade_analysis::timeline::Timeline;
+use parkade_recording::Recording;
 use parkade_recording::message::MessageLog;
-use parkade_recording::{ReadError, Recording};
 use parkade_replay::recognition::Asked;
 use parkade_replay::{Requests, VerifyOptions};
 
@@ -105,7 +105,7 @@ impl Command for Args {
             (Some(text), _) => diagnose_text(text),
             (None, Some(file)) => match diagnose(self, file) {
                 Ok(diagnosed) => Ok(Found::Recording(Box::new(diagnosed))),
-                Err(error) if is_log(&error) => diagnose_log(self, file),
+                Err(error) if error.is::<recording::IsLog>() => diagnose_log(self, file),
                 Err(error) => Err(error),
             }
             .with_context(|| file.display().to_string()),
@@ -193,11 +193,6 @@ impl Args {
         ];
         given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
-}
-
-/// Whether a file could not be read as a snapshot because it is a log.
-fn is_log(error: &anyhow::Error) -> bool {
-    error.chain().filter_map(|cause| cause.downcast_ref::<ReadError>()).any(ReadError::is_log)
 }
 
 fn diagnose_log(args: &Args, file: &Path) -> Result<Found> {
