@@ -44,20 +44,22 @@ fn a_person_reads_the_cause_first() {
     assert_eq!((run.code, run.err.as_str()), (0, ""));
     let lines: Vec<&str> = run.out.lines().collect();
     assert_eq!(
-        lines[..13],
+        lines[..15],
         [
             "fragmentation: 30.00 MiB requested; 32.00 MiB reserved but free, the largest hole",
             "8.00 MiB, and 20.00 MiB more could be reserved",
             "failing.pickle: out of memory at entry 16 of 17",
             "",
-            "  1  capacity       no   8.00 MiB live plus 30.00 MiB requested is 38.00 MiB; the limit is",
-            "                         60.00 MiB, as given",
-            "  2  fragmentation  yes  40.00 MiB reserved - 8.00 MiB allocated = 32.00 MiB (80.0 % of",
-            "                         reserved) in 4 holes, enough in total; the largest hole is",
-            "                         8.00 MiB; num_alloc_retries is 1",
-            "  3  settings       yes  to see which one, and what it costs, run the command below",
-            "  4  empty_cache    no   no whole segment or page was free: the allocator tried before",
-            "                         giving up",
+            "  question                answer  because",
+            "  too little capacity?    no      8.00 MiB live plus 30.00 MiB requested is 38.00 MiB; the",
+            "                                  limit is 60.00 MiB, as given",
+            "  fragmentation?          yes     40.00 MiB reserved - 8.00 MiB allocated = 32.00 MiB",
+            "                                  (80.0 % of reserved) in 4 holes, enough in total; the",
+            "                                  largest hole is 8.00 MiB; num_alloc_retries is 1",
+            "  do settings help?       yes     to see which one, and what it costs, run the command",
+            "                                  below",
+            "  does empty_cache help?  no      no whole segment or page was free: the allocator tried",
+            "                                  before giving up",
             "",
         ]
     );
@@ -113,10 +115,14 @@ fn a_program_reads_the_same() {
 fn a_message_is_enough_for_a_first_answer() {
     for run in [call(&["diagnose", "--message", LOG]), call_with(&["diagnose", "--message", "-"], LOG.as_bytes())] {
         assert_eq!((run.code, run.err.as_str()), (0, ""));
-        let first = "fragmentation: 5.35 GiB was reserved but unallocated, enough for the 4.88 GiB request, but in pieces, or \
-                     waiting for other streams\nan out-of-memory message from device 2\n\n  1  capacity       no   28.60 GiB";
+        let first = "fragmentation: 5.35 GiB was reserved but unallocated, enough for the 4.88 GiB request, but no free block was \
+                     large enough, or it belonged to other streams\nan out-of-memory message from device 2\n\n  \
+                     question                answer  because\n  too little capacity?    no      28.60 GiB";
         assert!(run.out.starts_with(first), "{}", run.out);
-        assert!(run.out.contains("33.95 GiB reserved - 28.60 GiB allocated = 5.35 GiB, at least"), "{}", run.out);
+        assert!(run.out.contains("33.95 GiB reserved - 28.60 GiB allocated = 5.35 GiB, enough for the request"), "{}", run.out);
+        for call in ["_record_memory_history(", "_dump_snapshot("] {
+            assert!(run.out.contains(call), "{call} is not in\n{}", run.out);
+        }
         assert!(run.out.contains("reserved - allocated is known to within 10.24 MiB"), "{}", run.out);
         assert!(run.out.ends_with("\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"), "{}", run.out);
     }
@@ -251,6 +257,31 @@ fn a_message_of_private_pools_names_them() {
     assert!(headline.starts_with("private pools: 7.00 GiB needed at once, 20.49 GiB available, but 15.00 GiB"), "{headline}");
 }
 
+/// A message that says what this process uses leaves nothing of it to other processes.
+#[test]
+fn memory_of_this_process_is_not_attributed_to_others() {
+    let message = |used: &str, free: &str| {
+        format!(
+            "CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which {free} GiB is free. \
+             Including non-PyTorch memory, this process has {used} GiB memory in use. Of the allocated memory 12.00 GiB is allocated \
+             by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+        )
+    };
+    let alone = call(&["diagnose", "--message", &message("23.00", "1.00")]).out;
+    assert!(
+        alone.starts_with(
+            "this process holds it outside PyTorch's allocator: 10.00 GiB of the device's 24.00 GiB; without that, the 8.00 GiB"
+        ) && alone.contains(
+            "of the device's 24.00 GiB, this process used 23.00 GiB: 13.00 GiB reserved by PyTorch's allocator, and 10.00 GiB"
+        ) && alone.contains("; other processes used nothing, to within rounding\n"),
+        "{alone}"
+    );
+    let shared = call(&["diagnose", "--message", &message("13.50", "1.00")]).out;
+    assert!(shared.starts_with("others hold it: ") && shared.contains("; other processes used 9.50 GiB\n"), "{shared}");
+    let of_no_one = call(&["diagnose", "--message", &of_rank(0, "12.00")]).out;
+    assert!(of_no_one.contains("it was held by other processes, by this process outside the allocator"), "{of_no_one}");
+}
+
 #[test]
 fn a_message_of_a_device_with_room_says_that_something_else_refused() {
     let text = "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 39.59 GiB total capacity; 19.90 GiB already allocated; \
@@ -333,8 +364,9 @@ fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
     let run = call(&["diagnose", &file]).out;
     for text in [
         "151.75 MiB of the 152.00 MiB reserved is not allocated: 150.00 MiB in whole free segments and 1.75 MiB in holes of the small \
-         pool\ntiny.pickle: no failure is recorded; at the peak of reserved memory, at entry 5 of 6\n",
-        "reserved memory peaked at 152.00 MiB, first at entry 5; allocated memory peaked at 150.00 MiB, at entry 1, when 150.00 MiB",
+         pool\ntiny.pickle: no failure is recorded; this is the state at entry 5 of 6, where reserved memory is at its peak and the most \
+         of it is allocated\n",
+        "reserved memory first reached its peak, 152.00 MiB, at entry 5; allocated memory peaked at 150.00 MiB, at entry 1, when 150.00 MiB",
         "where the 152.00 MiB of reserved memory is (2 segments)\n  256.00 KiB  live, in 1 block\n",
         "  150.00 MiB  whole free segments or pages: the cache, which empty_cache releases (1 piece)\n",
     ] {

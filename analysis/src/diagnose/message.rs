@@ -13,7 +13,7 @@
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB};
-use parkade_recording::message::{OutOfMemoryMessage, Size, Source};
+use parkade_recording::message::{OutOfMemoryMessage, ProcessUse, Size, Source};
 
 /// The result of comparing rounded figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -303,6 +303,18 @@ impl MessageDiagnosis {
         // The figure for this process includes the driver's own memory.
         let beyond = own.zip(self.message.reserved).map(|(own, reserved)| own.used.minus(reserved).bytes);
         Some(self.held_by_others?.bytes.saturating_sub(beyond.unwrap_or(DRIVER_BYTES)))
+    }
+
+    /// Returns the message's figure for this process, if it names this process or lists it under its id on the host.
+    #[must_use]
+    pub fn own_process(&self) -> Option<&ProcessUse> {
+        self.message.processes.iter().find(|process| process.pid.is_none() || process.pid == self.own_pid)
+    }
+
+    /// Returns the memory that this process holds outside of this allocator, if the message says how much the process uses.
+    #[must_use]
+    pub fn own_outside(&self) -> Option<Size> {
+        Some(self.own_process()?.used.minus(self.message.reserved?))
     }
 
     /// Returns whether more memory is needed than is available, or nearly all the reserved memory is live.

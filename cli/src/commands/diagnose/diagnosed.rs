@@ -76,7 +76,10 @@ fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
         Why::Peak => {
             let place =
                 diagnosis.entry.map_or("before the first entry".to_owned(), |entry| format!("at entry {entry} of {entries}"));
-            format!("no failure is recorded; at the peak of reserved memory, {place}")
+            // Reserved memory may stay at its peak for a while: `peaks` says when it reached the peak.
+            format!(
+                "no failure is recorded; this is the state {place}, where reserved memory is at its peak and the most of it is allocated"
+            )
         }
         Why::End => "the file has no history, only the heap at the end".to_owned(),
     }
@@ -223,8 +226,9 @@ fn fragmentation(diagnosis: &Diagnosis) -> String {
         0 => String::new(),
         retries => format!("; num_alloc_retries is {retries}"),
     };
+    let nothing_failed = if matches!(diagnosis.why, Why::Chosen | Why::Peak) { "no request failed here; " } else { "" };
     format!(
-        "{} reserved - {} allocated = {} ({percent:.1} % of reserved) in {}{compared}; the largest hole is {}{retries}",
+        "{nothing_failed}{} reserved - {} allocated = {} ({percent:.1} % of reserved) in {}{compared}; the largest hole is {}{retries}",
         show_bytes(reserved),
         show_bytes(allocated),
         show_bytes(empty),
@@ -246,9 +250,9 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
         }
         Verdict::Capacity => "no setting reduces live memory".to_owned(),
         Verdict::NoFailure if diagnosis.why == Why::End => {
-            format!("whether a request failed is not in the file; to fit a smaller device:\n{}", advise())
+            format!("whether a request failed is not in the file; to see which settings need less memory:\n{}", advise())
         }
-        Verdict::NoFailure => format!("nothing failed; to fit a smaller device:\n{}", advise()),
+        Verdict::NoFailure => format!("nothing failed; to see which settings need less memory:\n{}", advise()),
         Verdict::Undecided => format!("yes, if this is fragmentation; to find out:\n{}", advise()),
         Verdict::PrivatePools if diagnosis.steps.settings == Applies::No => POOLS_DO_NOT_SHARE.to_owned(),
         Verdict::PrivatePools => {
@@ -261,9 +265,6 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
 
 /// The command to run next.
 fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
-    let file = diagnosed.file.display().to_string();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c);
-    let file = if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', "'\\''")) };
     let limit = match (diagnosis.limit, diagnosed.limit) {
         // The memory to try, not the run's own limit.
         (_, Some(limit)) if diagnosed.refuted(diagnosis).is_some() => format!(" --capacity {}", size::exact(limit)),
@@ -273,7 +274,7 @@ fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
         (Limit::Between { .. } | Limit::NotFixed { .. }, None) => String::new(),
         (Limit::NeverReached { .. }, None) => " --capacity SIZE".to_owned(),
     };
-    format!("parkade advise {}{limit}", output::one_line(&file))
+    format!("parkade advise {}{limit}", recording::in_shell(&diagnosed.file))
 }
 
 fn empty_cache(diagnosis: &Diagnosis) -> String {
@@ -505,7 +506,7 @@ fn peaks(diagnosis: &Diagnosis) -> Option<String> {
     let peaks = diagnosis.peaks?;
     let at = |peak: Peak| peak.entry.map_or_else(|| "before the first entry".to_owned(), |entry| format!("at entry {entry}"));
     Some(format!(
-        "reserved memory peaked at {}, first {}; allocated memory peaked at {}, {}, when {} was reserved",
+        "reserved memory first reached its peak, {}, {}; allocated memory peaked at {}, {}, when {} was reserved",
         show_bytes(peaks.reserved.bytes),
         at(peaks.reserved),
         show_bytes(peaks.allocated.bytes),

@@ -20,11 +20,14 @@ use crate::terminal::runner::Outcome;
 use crate::terminal::size::{show_apart, show_bytes};
 use crate::terminal::table::{Mark, Table};
 
-/// What only a recording shows.
-const SNAPSHOT: &str = "a message does not say where the free memory is, who holds the rest, or since when: record a run with \
-                                   torch.cuda.memory._record_memory_history(), then run parkade diagnose FILE";
-/// Where reserved but unallocated bytes are: fragmented or waiting, which no message tells apart.
-const IN_PIECES: &str = "in pieces, or waiting for other streams";
+/// What only a snapshot shows.
+const SNAPSHOT_SHOWS: &str = "it shows what a message does not: where the free memory is, what holds the rest, and since when";
+/// How to record a snapshot, first in one command, then in the program.
+const RUN: &str = "parkade run PROGRAM.py";
+const HISTORY: &str = "torch.cuda.memory._record_memory_history(stacks=\"python\")";
+const DUMP: &str = "torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")";
+/// Why reserved but unallocated bytes did not serve the request: no message tells these reasons apart.
+const IN_PIECES: &str = "but no free block was large enough, or it belonged to other streams";
 
 /// A size, or a note that it is missing.
 fn shown(size: Option<Size>) -> String {
@@ -153,12 +156,21 @@ fn limit(diagnosis: &MessageDiagnosis) -> String {
 
 fn held(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
-    let others = show_bytes(diagnosis.others_bytes().unwrap_or(0));
-    format!(
-        "others hold it: about {others} of the device's {} is neither reserved by this allocator nor free; without it {} would fit",
-        shown(message.total),
-        message.tried.map_or_else(|| "the request".to_owned(), |tried| format!("the {tried} request"))
-    )
+    let total = shown(message.total);
+    let tried = message.tried.map_or_else(|| "the request".to_owned(), |tried| format!("the {tried} request"));
+    let of_own = diagnosis.own_outside().zip(diagnosis.held_by_others);
+    match of_own.map(|(own, held)| (own, held.minus(own))) {
+        Some((own, others)) if others.bytes <= others.within => format!(
+            "this process holds it outside PyTorch's allocator: {own} of the device's {total}; without that, {tried} would fit"
+        ),
+        _ => {
+            let others = show_bytes(diagnosis.others_bytes().unwrap_or(0));
+            format!(
+                "others hold it: about {others} of the device's {total} is neither reserved by this allocator nor free; without \
+                 it, {tried} would fit"
+            )
+        }
+    }
 }
 
 fn capacity(diagnosis: &MessageDiagnosis) -> String {
@@ -194,7 +206,7 @@ fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
     }
     let tried = message.tried.map_or_else(|| "the request".to_owned(), |tried| format!("the {tried} request"));
     if diagnosis.unallocated_suffices == Some(Certainty::Yes) {
-        format!("fragmentation: {unallocated} was reserved but unallocated, enough for {tried}, but {IN_PIECES}")
+        format!("fragmentation: {unallocated} was reserved but unallocated, enough for {tried}, {IN_PIECES}")
     } else if is_of_pools(diagnosis) {
         format!(
             "private pools: {} needed at once, {} available, but {} of that is cached by private pools for their own use",
@@ -204,7 +216,7 @@ fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
         )
     } else {
         format!(
-            "fragmentation: {unallocated} unallocated plus {} free on the device would hold {tried}, but {IN_PIECES}",
+            "fragmentation: {unallocated} unallocated plus {} free on the device would hold {tried}, {IN_PIECES}",
             shown(message.free)
         )
     }
@@ -310,9 +322,9 @@ fn explained_steps(diagnosis: &MessageDiagnosis) -> Vec<(Applies, String)> {
         MessageVerdict::Capacity | MessageVerdict::SpilledToHost => (Applies::No, "no setting reduces live memory"),
         MessageVerdict::Fragmentation if is_of_pools(diagnosis) => (Applies::No, POOLS_DO_NOT_SHARE),
         MessageVerdict::Limit => (Applies::No, "the limit is the program's, not a setting of the allocator"),
-        MessageVerdict::HeldByOthers => (Applies::No, "no setting frees memory that other processes hold"),
+        MessageVerdict::HeldByOthers => (Applies::No, "no setting frees memory that PyTorch's allocator does not hold"),
         MessageVerdict::DeviceHadRoom => (Applies::No, "no setting of the allocator caused the refusal"),
-        _ => (is_fragmentation, "only a snapshot shows which one: parkade advise FILE"),
+        _ => (is_fragmentation, "which ones can be computed only from a snapshot: parkade advise SNAPSHOT"),
     };
     let empty_cache = match diagnosis.message.private_pools {
         None => "the allocator released every wholly free segment before it failed",
@@ -331,7 +343,13 @@ fn explained_steps(diagnosis: &MessageDiagnosis) -> Vec<(Applies, String)> {
         (is_fragmentation, pieces),
         (is_settings, settings.to_owned()),
         (Applies::No, empty_cache.to_owned()),
-        (Applies::Yes, SNAPSHOT.to_owned()),
+        (
+            Applies::Yes,
+            format!(
+                "{SNAPSHOT_SHOWS}; to record one, run the program with {RUN}, or call {HISTORY} when it starts and {DUMP} in a \
+                 finally: when it ends; then run parkade diagnose snapshot.pickle"
+            ),
+        ),
     ]
 }
 
@@ -356,7 +374,7 @@ fn amounts(diagnosis: &MessageDiagnosis) -> String {
     };
     let of_limit = if message.limit == diagnosis.available { "its limit" } else { "reserved plus free on the device" };
     match (diagnosis.available, message.limit, message.total) {
-        (Some(available), ..) => format!("{needed}; the process could have {available} ({of_limit})"),
+        (Some(available), ..) => format!("{needed}; the process could have had at most {available} ({of_limit})"),
         (None, Some(limit), Some(total)) => format!("{needed}; the limit is {limit}, the device has {total}"),
         (None, Some(limit), None) => format!("{needed}; the limit is {limit}"),
         (None, None, Some(total)) => format!("{needed}; the device has {total}"),
@@ -368,10 +386,10 @@ fn amounts(diagnosis: &MessageDiagnosis) -> String {
 fn in_pieces(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     let compared = match diagnosis.unallocated_suffices {
-        Some(Certainty::Yes) => "at least what was requested",
+        Some(Certainty::Yes) => "enough for the request",
         Some(Certainty::No) => "less than was requested",
-        Some(Certainty::LastDigit) => "equal to what was requested, to two decimals",
-        None => "and the size of the request is missing",
+        Some(Certainty::LastDigit) => "as much as was requested, to two decimals",
+        None => "for a request of unknown size",
     };
     match (message.reserved, message.allocated, message.unallocated, message.private_pools) {
         (Some(reserved), _, Some(rest), Some(private)) => format!(
@@ -394,13 +412,16 @@ fn remedy(diagnosis: &MessageDiagnosis) -> Option<(&'static str, String)> {
         MessageVerdict::Fragmentation if message.source != Source::PyTorch || is_of_pools(diagnosis) => return None,
         MessageVerdict::Fragmentation => (
             "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            "expandable segments help if the free memory is scattered, not if it waits for other streams; with a \
-             snapshot, parkade advise FILE says whether they are enough; HIP and other ports name the variable differently"
+            "run this line in the shell from which you start the program. It helps if the free memory is in blocks that are too \
+             small, but not if it is cached for other streams or if another stream may still be using it; parkade advise SNAPSHOT \
+             says whether it is enough. On AMD GPUs, the variable is PYTORCH_HIP_ALLOC_CONF"
                 .to_owned(),
         ),
         MessageVerdict::Limit => (
             "torch.cuda.set_per_process_memory_fraction(1.0)",
-            "the program, or a library or test that it runs, has set a smaller fraction; without that limit, it could use the device's free memory".to_owned(),
+            "the program, or a library or test that it runs, has set a smaller fraction; without that limit, it could use the \
+             device's free memory"
+                .to_owned(),
         ),
         MessageVerdict::HeldByOthers => (
             "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
@@ -439,18 +460,11 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
         let digit = show_bytes(digit.within);
         notes.push(format!("figures are rounded to two decimals: reserved - allocated is known to within {digit}"));
     }
-    if let (Some(held), Some(total)) = (diagnosis.held_by_others, message.total) {
-        notes.push(format!(
-            "of the device's {total}, {held} was neither reserved here nor free: other processes, the rest of this one, and the driver's \
-             own memory (about 500 MiB)"
-        ));
-    }
+    notes.extend(own_use(diagnosis).or_else(|| not_ours(diagnosis)));
     for process in &message.processes {
         let who = match process.pid {
+            _ if diagnosis.own_outside().is_some() && diagnosis.own_process() == Some(process) => continue,
             None => "this process".to_owned(),
-            Some(pid) if diagnosis.own_pid == Some(pid) => {
-                format!("process {pid}, which is this process under its id on the host,")
-            }
             Some(pid) => format!("process {pid}"),
         };
         notes.push(output::one_line(&format!("{who} used {} of the device", process.used)));
@@ -462,6 +476,33 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     }
     notes.extend(of_source(diagnosis).map(str::to_owned));
     notes
+}
+
+/// What this process used inside and outside of PyTorch's allocator, and what other processes used; `None` if the message does not
+/// say what this process used.
+fn own_use(diagnosis: &MessageDiagnosis) -> Option<String> {
+    let (own, outside, reserved) = (diagnosis.own_process()?, diagnosis.own_outside()?, diagnosis.message.reserved?);
+    let of = diagnosis.message.total.map_or_else(String::new, |total| format!("of the device's {total}, "));
+    let id = own.pid.map_or_else(String::new, |pid| format!(" (on the host, its id is {pid})"));
+    let others = match diagnosis.held_by_others.map(|held| held.minus(outside)) {
+        None => String::new(),
+        Some(others) if others.bytes <= others.within => "; other processes used nothing, to within rounding".to_owned(),
+        Some(others) => format!("; other processes used {others}"),
+    };
+    Some(format!(
+        "{of}this process{id} used {}: {reserved} reserved by PyTorch's allocator, and {outside} outside it (the driver's own memory \
+         for a process, about 500 MiB, and libraries such as cuBLAS and NCCL){others}",
+        own.used
+    ))
+}
+
+/// The memory that is neither reserved by the allocator nor free, if the message does not say whose it is.
+fn not_ours(diagnosis: &MessageDiagnosis) -> Option<String> {
+    let (held, total) = (diagnosis.held_by_others?, diagnosis.message.total?);
+    Some(format!(
+        "of the device's {total}, {held} was neither reserved by this allocator nor free; it was held by other processes, by this \
+         process outside the allocator, or by the driver (about 500 MiB)"
+    ))
 }
 
 /// Which parts of a cut message are present, which are missing, and where the rest may be.
@@ -598,12 +639,16 @@ pub(super) fn answer(diagnosis: &LogDiagnosis) -> Answer {
     }
     let mut steps = parts::steps();
     for (place, (applies, finding)) in explained_steps(explained).into_iter().enumerate() {
+        // How to record one needs longer lines than a column has.
+        let is_about_snapshot = finding.starts_with(SNAPSHOT_SHOWS);
+        let finding = if is_about_snapshot { format!("{SNAPSHOT_SHOWS} (to record one, see below)") } else { finding };
         parts::add_step(&mut steps, place, applies, finding);
     }
     if !steps.is_empty() {
         answer.gap();
+        answer.table(steps);
+        record(&mut answer);
     }
-    answer.table(steps);
     if diagnosis.log.messages.len() > 1 {
         messages(&mut answer, diagnosis);
     }
@@ -615,10 +660,20 @@ pub(super) fn answer(diagnosis: &LogDiagnosis) -> Answer {
     notes.into_iter().for_each(|note| answer.indented(2, note));
     if let Some((line, why)) = remedy(explained) {
         answer.gap();
-        answer.paragraph(format!("to try: {why}"));
+        answer.paragraph(format!("To try: {why}."));
         answer.code(Tone::Good, line);
     }
     answer
+}
+
+/// Adds how to record a snapshot.
+fn record(answer: &mut Answer) {
+    answer.gap();
+    answer.title("to record a snapshot of the next run");
+    answer.indented(2, format!("either start the program with {RUN}"));
+    answer.indented(2, format!("or call {HISTORY} when it starts"));
+    answer.indented(2, format!("and {DUMP} in a finally: when it ends"));
+    answer.indented(2, "then run parkade diagnose snapshot.pickle and parkade advise snapshot.pickle");
 }
 
 /// The number of rows shown; JSON has all of them.

@@ -82,6 +82,19 @@ parkade_recording::names! {
     }
 }
 
+impl StepName {
+    /// The question that the step answers.
+    const fn question(self) -> &'static str {
+        match self {
+            StepName::Capacity => "too little capacity?",
+            StepName::Fragmentation => "fragmentation?",
+            StepName::Settings => "do settings help?",
+            StepName::EmptyCache => "does empty_cache help?",
+            StepName::Snapshot => "does a snapshot help?",
+        }
+    }
+}
+
 /// The five steps.
 const STEPS: [StepName; 5] =
     [StepName::Capacity, StepName::Fragmentation, StepName::Settings, StepName::EmptyCache, StepName::Snapshot];
@@ -89,16 +102,15 @@ const STEPS: [StepName; 5] =
 pub(super) const POOLS_DO_NOT_SHARE: &str =
     "no setting makes a private pool share its cached memory: free the CUDA graphs and MemPools you no longer need";
 
-/// An empty table of steps.
+/// An empty table of steps. Each is a question, so that yes and no always mean the same.
 pub(super) fn steps() -> Table {
-    Table::bare(2).with_left([0, 1, 2, 3])
+    Table::plain(2, ["question", "answer", "because"]).with_left([0, 1, 2])
 }
 
-/// Adds a step: its number, name, whether it applies, and the finding.
+/// Adds a step: its question, the answer, and the finding.
 pub(super) fn add_step(table: &mut Table, place: usize, applies: Applies, finding: impl Into<String>) {
     let mark = if applies == Applies::Yes { Mark::Bad } else { Mark::Plain };
-    let (number, name) = ((place + 1).to_string(), STEPS[place].name().to_owned());
-    table.marked([number, name, applies.name().to_owned(), finding.into()], 2, mark);
+    table.marked([STEPS[place].question().to_owned(), applies.name().to_owned(), finding.into()], 1, mark);
 }
 
 view! {
