@@ -64,6 +64,30 @@ fn the_answer_has_twelve_lines_and_the_line_to_paste_last() {
     }
 }
 
+/// A reader of the first lines changes no setting without a reason.
+#[test]
+fn a_run_in_which_nothing_failed_needs_no_other_setting() {
+    let folder = Folder::new("advise-at-ease");
+    let file = folder.recording("program.pickle", &reuses_a_part());
+    let run = crate::common::call_at_80_columns(&["advise", &file]);
+    let lines: Vec<&str> = run.out.lines().collect();
+    assert!(
+        lines[0].starts_with("Nothing failed, so no setting has to change: the run needs at least 160.00 MiB"),
+        "{}",
+        run.out
+    );
+    assert!(lines.iter().any(|line| line.starts_with("less   ")) && lines.len() <= 12, "{}", run.out);
+    let before_last = lines[lines.len() - 3..lines.len() - 1].join(" ");
+    assert!(before_last.contains("set this only if the run must fit in less than 160.00 MiB"), "{}", run.out);
+    // With a limit, the verdict repeats it.
+    let run = call(&["advise", &file, "--limit", "1GiB"]);
+    assert!(run.out.starts_with("It fits in 1.00 GiB as it is: it needs at least 160.00 MiB"), "{}", run.out);
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/gpt2_varlen.default.pickle.xz");
+    let run = call(&["advise", shipped, "--limit", "24GiB"]);
+    let said = "It fits in 24.00 GiB as it is: it needs at least 17.04 GiB, and reserved 20.48 GiB because memory was cached\n";
+    assert!(run.out.starts_with(said), "{}", run.out);
+}
+
 const DIED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/stacks/saved_hooks_packing.all_oom.pickle.xz");
 
 #[test]

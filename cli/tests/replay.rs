@@ -265,7 +265,7 @@ fn what_the_recorded_run_did_within_the_limit_stands_against_its_replay() {
         "{text}"
     );
     let advised = call(&[&["advise", "--all", &file], &limit[..]].concat());
-    assert!(advised.code == 0 && advised.out.contains("it fits as it is: the recorded run did"), "{}", advised.out);
+    assert!(advised.code == 0 && advised.out.contains("it fits in 22.00 MiB as it is: the recorded run did"), "{}", advised.out);
     // The recorded run says nothing about other settings or less memory.
     for (settings, limit) in [("max_split_size_mb:21", "22MiB"), ("", "20MiB")] {
         let (code, object) = json(&[&file, "--settings", settings, "--limit", limit]);

@@ -435,6 +435,11 @@ impl Job {
         self.advice.ranks.iter().map(|rank| of(rank.outcome)).fold(Outcome::Good, Outcome::worse)
     }
 
+    /// Returns whether no rank met a limit, so that none needs other settings.
+    pub(super) fn is_at_ease(&self) -> bool {
+        self.advice.serves_all && self.advice.ranks.iter().all(|rank| rank.available_bytes.is_none())
+    }
+
     /// Returns the worst outcome, as JSON names it.
     pub(super) fn fit(&self) -> Fit {
         let order = [Fit::DoesNotFit, Fit::Unknown, Fit::GetsPast];

@@ -72,7 +72,11 @@ fn header(advised: &Advised, report: &Advice) -> String {
         None => "no memory limit".to_owned(),
     };
     let (requests, on) = (output::count(requests, "request"), names::on(report, device));
-    format!("{requests}, {exact}; {on}at most {} live, {memory}; {} settings tried", show_bytes(live), report.options.len())
+    format!(
+        "{requests}, {exact}; {on}at most {} live with minimal rounding, {memory}; {} settings tried",
+        show_bytes(live),
+        report.options.len()
+    )
 }
 
 /// Adds the table of options: the recorded run's own settings first, then the most useful ones.
@@ -261,6 +265,9 @@ pub(super) fn job(job: &Job) -> Answer {
         if job.advice.is_own {
             keep_settings(&mut answer, &job.advice.settings);
         } else {
+            if job.is_at_ease() {
+                answer.paragraph("set this only if the ranks must fit in less memory (--limit SIZE checks a size):");
+            }
             answer.code(Tone::Good, paste_line(&job.advice.settings));
         }
     }
@@ -330,7 +337,7 @@ pub(super) fn short_answer(advised: &Advised, report: &Advice) -> Answer {
     let mut answer = Answer::short(tone(advised, report), headline(advised, report));
     answer.row("warn", words::self_check_failed(report).unwrap_or_default());
     let ways = ways(advised, report);
-    answer.row("best", ways.first().map_or("", String::as_str));
+    answer.row(if words::is_at_ease(report) { "less" } else { "best" }, ways.first().map_or("", String::as_str));
     answer.row("why", why(report));
     if report.recommendation.is_none() {
         answer.optional("holder", largest_holder(advised, report));
@@ -527,7 +534,7 @@ fn check(advised: &Advised, report: &Advice) -> String {
     let breaks = if worst.needs_warning() { "this program is affected: " } else { "" };
     let more = match all.len() - 1 {
         0 => String::new(),
-        more => format!(" (1 of {} cautions)", more + 1),
+        more => format!(" ({})", output::count(more, "more caution")),
     };
     let limit = remedies::also(option.needs_limit()).map_or_else(String::new, |limit| format!(" {limit}"));
     format!("{breaks}{}{more}{limit}", worst.what)
@@ -613,7 +620,11 @@ fn last_line(answer: &mut Answer, advised: &Advised, report: &Advice) {
     if let Some(line) = first.or(report.recommendation.as_ref().map(|recommendation| &recommendation.line)) {
         let is_cure = report.outcome == Outcome::Fits || probability(advised).is_none_or(|likely| likely >= IMPROBABLE);
         if !is_cure {
-            answer.paragraph("this line gets past the failure, but is probably no cure alone:");
+            answer.paragraph("this line gets past the failure, but is probably not enough by itself:");
+        }
+        if words::is_at_ease(report) {
+            let needed = show_bytes(smallest_on_tightest(report.own()));
+            answer.paragraph(format!("set this only if the run must fit in less than {needed} (--limit SIZE checks a size):"));
         }
         answer.code(if is_cure { Tone::Good } else { Tone::Open }, line);
     }

@@ -80,13 +80,37 @@ fn reason(report: &Advice) -> String {
         return gets_past(report, option);
     }
     let (far, tightest) = (conditions(report), on_tightest(report, option));
+    let in_limit = option.tightest().and_then(|device| device.available_bytes);
+    let in_limit = in_limit.map_or_else(String::new, |bytes| format!(" in {}", show_bytes(bytes)));
     match recommendation.reason {
-        Reason::FitsAsItIs if option.is_as_recorded() => format!("{far}it fits as it is: the recorded run did"),
-        Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} is enough{tightest}{}", at_start(report)),
-        Reason::Fits => format!("{far}it fits: {smallest} is enough{tightest}{others}"),
-        Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}{tightest}{}", at_start(report)),
+        Reason::FitsAsItIs if option.is_as_recorded() => format!("{far}it fits{in_limit} as it is: the recorded run did"),
+        Reason::FitsAsItIs => format!("{far}it fits{in_limit} as it is: it needs {}", needs(report, own)),
+        Reason::Fits => {
+            format!("{far}it fits{in_limit} with {}: it needs at least {smallest}{tightest}{others}", with(option))
+        }
+        Reason::NeedsLeast if is_at_ease(report) => {
+            format!("{far}nothing failed, so no setting has to change: the run needs {}", needs(report, own))
+        }
+        Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}{tightest}{}", at_start(report, option)),
         Reason::NeedsLeast | Reason::GetsPast => format!("{far}it fits in {smallest}{tightest}{others}"),
     }
+}
+
+/// Returns whether the recorded run met no limit, so that it needs no other settings.
+pub(super) fn is_at_ease(report: &Advice) -> bool {
+    let is_unlimited = report.recommendation.as_ref().is_some_and(|found| found.reason == Reason::NeedsLeast);
+    is_unlimited && report.programs.iter().all(|program| program.requests.ooms == 0)
+}
+
+/// Says how much memory these settings need and, if that is less than the run reserved, why it reserved more.
+fn needs(report: &Advice, option: &AdvisedOption) -> String {
+    let (needed, tightest) = (show_bytes(smallest_on_tightest(option)), on_tightest(report, option));
+    let peak = option.tightest().map_or(0, |device| device.prediction.peak_reserved_bytes());
+    let peak = show_bytes(u64::try_from(peak).unwrap_or(0));
+    let is_whole = report.programs.iter().all(|program| !program.died() && program.requests.lost_beginning.is_none());
+    let is_cached = peak != needed && option.is_own && option.retries() == 0 && is_whole;
+    let cached = if is_cached { format!(", and reserved {peak} because memory was cached") } else { String::new() };
+    format!("at least {needed}{tightest}{cached}{}", at_start(report, option))
 }
 
 /// Says under which conditions it fits.
@@ -110,9 +134,9 @@ pub(super) fn if_all(report: &Advice) -> Option<String> {
 }
 
 /// Says how much the recorded run had reserved before its first entry, if that is more than the recorded requests need.
-fn at_start(report: &Advice) -> String {
+fn at_start(report: &Advice, option: &AdvisedOption) -> String {
     let more = report.programs.iter().filter_map(|program| {
-        let needed = report.recommended().and_then(|option| smallest_on(option, program.device)).unwrap_or(0);
+        let needed = smallest_on(option, program.device).unwrap_or(0);
         let reserved = program.requests.lost_beginning?.reserved_bytes;
         Some((reserved.checked_sub(needed).filter(|&more| more > 0)?, reserved, program.device))
     });
@@ -523,6 +547,9 @@ fn serves_all(job: &Job) -> String {
                 "not known whether {all} fit with {setting}; each recorded request is served in the assumed memory, but {names} may \
                  have had less, or the part that needed the most is not in the file"
             )
+        }
+        Fit::Unknown | Fit::DoesNotFit if job.is_at_ease() && !advice.is_own => {
+            format!("nothing failed, so no setting has to change; with {setting}, {all} need less memory")
         }
         Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of {all} is served with {setting}"),
     };
