@@ -46,6 +46,9 @@ use terminal::{memory_options, output, outputs};
 
 /// Notes that apply to all commands.
 const AFTER_HELP: &str = "\
+Inputs: a log is text with an out-of-memory message, and only diagnose takes one; a snapshot is the file that \
+torch.cuda.memory._dump_snapshot or parkade run writes; a folder has one snapshot for each rank.
+
 Ranks: advise, diagnose, report, stats, replay and verify take several recordings, or a folder with one for each rank; diff takes one \
 folder or two.
 

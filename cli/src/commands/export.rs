@@ -33,7 +33,7 @@ use crate::terminal::run_words::{self, Checked};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
 use crate::terminal::{progress, size};
 
-/// Write a replay as a snapshot file or a Perfetto trace.
+/// Write the replay of a snapshot as a snapshot or a Perfetto trace.
 ///
 /// The file opens wherever PyTorch's own files do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify.
 /// The requests are the recording's, with their stacks, times and annotations; every decision is made again, as in parkade

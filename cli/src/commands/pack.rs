@@ -22,7 +22,7 @@ use crate::terminal::size::show_bytes;
 use crate::terminal::table::{Mark, Table};
 use crate::terminal::{output, progress};
 
-/// Find the smallest memory into which a program can be packed.
+/// Find the smallest memory into which a snapshot's requests fit.
 ///
 /// The result is what an allocator that does not move memory can hope for; none can need less than the load, the most bytes live at
 /// once. The file is a recording, whose requests are rounded up to 512 bytes (PyTorch's smallest block, whatever the settings), or a

@@ -25,7 +25,7 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::size::{self, show_bytes};
 use crate::terminal::table::Table;
 
-/// Show memory_stats(), memory_summary() and fragmentation at any entry.
+/// Show memory_stats() at any entry, from a snapshot or a folder.
 ///
 /// The recorded run is replayed under its own settings, so its statistics are known after every entry; with --settings the same requests
 /// under others. Counting starts at the first entry, as if the counters had been reset there.

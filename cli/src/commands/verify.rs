@@ -25,7 +25,7 @@ use crate::terminal::runner::{self, Command, Form, Lines, Outcome, Subject};
 use crate::terminal::table::{Mark, Table};
 use crate::terminal::{output, recording, size};
 
-/// Replay recordings and compare every decision.
+/// Check that the replay of a snapshot makes every recorded decision.
 ///
 /// A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), plain or compressed with gzip, xz or Zstandard. Every
 /// address, segment, release and out-of-memory point is compared, as are the segments and blocks at the end.

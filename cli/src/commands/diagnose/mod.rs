@@ -33,7 +33,7 @@ use crate::terminal::{output, progress, recording, run_words, size};
 /// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;
 
-/// Explain why a program ran out of memory, and where the memory was.
+/// Explain why memory ran out, from a log, a snapshot or a folder.
 ///
 /// Looks at the first out-of-memory error in a PyTorch memory snapshot. Every reserved byte is live, lost to rounding, or
 /// stranded for exactly one cause. Without a failure it looks at the peak of reserved memory and explains why more was reserved

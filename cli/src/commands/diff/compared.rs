@@ -17,7 +17,7 @@ use crate::terminal::output::list;
 use crate::terminal::runner::Outcome;
 use crate::terminal::{recording, size};
 
-/// Compare two recordings of a program: what grew, and by how much.
+/// Compare two snapshots or two folders, or the ranks of one folder.
 ///
 /// A and B may be recordings before and after a change, under two settings, or at two points of one run. With one file, diff
 /// shows its peaks and checks them. Blocks are paired by the stack that allocated them; without stacks, by size.

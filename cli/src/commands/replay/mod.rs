@@ -21,7 +21,7 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 pub use self::settings::UnderSettings;
 
-/// Replay a run's requests under other settings or in other memory.
+/// Replay a snapshot or a folder under other settings or limits.
 ///
 /// Every decision of PyTorch's allocator is made again on a simulated device. Segments lie where the recorded process's driver
 /// would have put them, as far as the recording shows. Calls of empty_cache are found in the trace. An out-of-memory error does

@@ -36,7 +36,7 @@ use crate::terminal::args::{self, Files, Force, Json, Profile};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
 use crate::terminal::{progress, recording, size};
 
-/// Draw a run: memory over time, the heap at any point, who holds it.
+/// Draw a run as a page or a picture, from a snapshot or a folder.
 ///
 /// With --output, one page that any browser opens, without network access. With --svg, a picture; with --flamegraph, a picture
 /// of who holds the memory. With none of these options, text for the terminal.

@@ -341,7 +341,7 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
     files.find(|(name, _)| Path::new(name).is_file())
 }
 
-/// Compare allocation policies on workloads: memory and driver time.
+/// Compare allocation policies on snapshots and generated workloads.
 ///
 /// Runs each workload under each policy in each capacity and with plenty of memory, and searches for the smallest memory in
 /// which it fits. LOAD is the most bytes live at once, each request rounded up to 512 bytes; no allocator needs less. The
