@@ -333,7 +333,8 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             )
         }
         Difference::Copies(_) => {
-            format!("identical, like copies of one recording, so they count once: {}", each(&|one| named(ranks, &one.runs)))
+            let identical = each(&|one| named(ranks, &one.runs));
+            format!("identical recordings, which count as one in the search for the odd one out: {identical}")
         }
     }
 }

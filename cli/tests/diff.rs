@@ -51,11 +51,23 @@ fn a_bound_and_a_run_that_died() {
         // A died, so the higher peak of B is not known to be growth.
         (&[&*died, &survived, "--fail-above", "2%"][..], 3, "not_known", "is above 11.48 GiB (--fail-above 2%), but", "A died"),
         (&[&died, &survived, "--fail-above", "50%"], 0, "holds", "is not above", "--fail-above 50%"),
-        (&[&died, &survived, "--fail-above", "12GiB"], 1, "exceeded", "too much: peak reserved", "is above 12.00 GiB"),
+        (
+            &[&died, &survived, "--fail-above", "12GiB"],
+            1,
+            "exceeded",
+            "too much: the peak of reserved memory",
+            "is above 12.00 GiB",
+        ),
         // B died: without the error it might have exceeded the bound.
         (&[&survived, &died, "--fail-above", "2%"], 3, "not_known", "is not above", "B died"),
         (&[&survived, &died, "--fail-above", "12GiB"], 3, "not_known", "is not above", "B died"),
-        (&[&survived, &died, "--fail-above", "10GiB"], 1, "exceeded", "too much: peak reserved", "is above 10.00 GiB"),
+        (
+            &[&survived, &died, "--fail-above", "10GiB"],
+            1,
+            "exceeded",
+            "too much: the peak of reserved memory",
+            "is above 10.00 GiB",
+        ),
         (&[&died, "--fail-above", "12GiB"], 3, "not_known", "is not above", "the run died"),
     ];
     for (args, code, check, said, why) in cases {
@@ -68,6 +80,9 @@ fn a_bound_and_a_run_that_died() {
     }
     let help = call(&["diff", "--help"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("3 not known") && help.contains("depends on the peak of a run that died"), "{help}");
+    assert!(help.contains("Allocated memory is not checked"), "{help}");
+    let checked = call(&["diff", &survived, "--fail-above", "1TiB"]).out;
+    assert!(checked.contains("\n--fail-above checks the peak of reserved memory, not of allocated memory.\n"), "{checked}");
 }
 
 #[test]
@@ -116,12 +131,13 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
             &died,
             "Not all steps are in both files: steps 0 to 2 are compared, the last of which the run that died did not finish.",
         ),
+        (&gpt2, &died, "; A's is outside the compared steps, and --fail-above PERCENT does not count it."),
         (&gpt2, &died, "out of memory: B: 1 request ran out of memory, the first at entry 7268"),
         // Nothing marks its steps.
         (
             &resnet,
             &resnet_died,
-            "steps 0 to 4 of both (unmarked; inferred from what the runs repeat): the peak of reserved memory is the same",
+            "steps 0 to 4 of both (unmarked; inferred from what the runs repeat): the peak of reserved memory is the same in each step",
         ),
         (&held, &bare, "A file without a trace has only the state at its end, so both are compared at their ends."),
         (&held, &bare, "B reserves 20.00 MiB more than A at the end: 120.00 MiB instead of 100.00 MiB (+20.0 %)."),
@@ -188,7 +204,7 @@ fn the_verdict_names_its_device_and_one_file_has_a_short_answer() {
     assert!(run.out.starts_with("Device 0: B reserves 20.00 MiB more than A"), "{}", run.out);
     assert!(run.out.contains("\nDevice 3: B reserves as much as A"), "{}", run.out);
     let run = call(&["diff", &folder.recording("one.pickle", &holding(100))]);
-    assert!(run.out.starts_with("Reserved memory peaks at 100.00 MiB at entry "), "{}", run.out);
+    assert!(run.out.starts_with("Reserved memory first reaches its peak, 100.00 MiB, at entry "), "{}", run.out);
     assert!(!run.out.contains("driver calls  ") && run.out.contains("--all"), "{}", run.out);
 }
 
@@ -237,12 +253,14 @@ fn below_the_verdict_is_where_the_change_begins() {
     let before = folder.recording("before.pickle", &steps_at_lines(&before(), 1_000_000, true));
     let after = folder.recording("after.pickle", &steps_at_lines(&after(), 2_000_000_000, true));
     let run = call(&["diff", &before, &after, "--fail-above", "2%"]);
-    let lines: Vec<&str> = run.out.lines().take(4).collect();
+    let lines: Vec<&str> = run.out.lines().take(5).collect();
     let expected = [
-        "too much: peak reserved 258.00 MiB (+122.00 MiB, +89.7 %) is above 138.72 MiB (--fail-above 2%); exit code 1",
+        "too much: the peak of reserved memory, 258.00 MiB (+122.00 MiB, +89.7 %), is above 138.72 MiB (--fail-above 2%); exit code 1",
+        "why    B has 122.00 MiB more in use at its peak of reserved memory; what is reserved but unused (fragmentation and cache) is the same",
+        "blocks +120.00 MiB in forward train.py:12 (2 blocks in A, 2 in B); +2.00 MiB in all others; together +122.00 MiB",
         "begins in step 9 (counted from 0): B reserves up to 198.00 MiB, A up to 96.00 MiB; before, they differ by at most 2.00 MiB",
-        "at     entry 19 of B (step 9, 9.000 s after the first entry), B first exceeds A's peak: forward train.py:12 requests 140.00 MiB",
-        "where  of the +122.00 MiB (+89.7 %): +120.00 MiB in forward train.py:12 (2 blocks in A, 2 in B)",
+        "above  B first exceeds A's peak of 136.00 MiB at entry 19 of B (step 9, 9.000 s after the first entry): forward train.py:12 \
+         requests 140.00 MiB",
     ];
     assert_eq!((run.code, lines), (1, expected.to_vec()), "{}{}", run.out, run.err);
     // Without a bound, the same lines are below the headline.
@@ -257,12 +275,11 @@ fn below_the_verdict_is_where_the_change_begins() {
     assert_eq!(begins["crossing"]["stack"][0]["line"], 12, "{begins}");
     // What shrank begins in a step too, but nothing exceeds anything.
     let shrunk = call(&["diff", &after, &before, "--fail-above", "2%"]);
-    let lines: Vec<&str> = shrunk.out.lines().take(3).collect();
-    assert!(shrunk.code == 0 && lines[0].starts_with("holds: peak reserved 136.00 MiB (-122.00 MiB, -47.3 %)"), "{}", shrunk.out);
-    assert!(
-        lines[0].ends_with("; exit code 0") && lines[1].starts_with("begins in step 9 ") && lines[2].starts_with("where "),
-        "{lines:?}"
-    );
+    let lines: Vec<&str> = shrunk.out.lines().take(4).collect();
+    let holds = "holds: the peak of reserved memory, 136.00 MiB (-122.00 MiB, -47.3 %), is not above";
+    assert!(shrunk.code == 0 && lines[0].starts_with(holds) && lines[0].ends_with("; exit code 0"), "{}", shrunk.out);
+    let labels = [lines[1], lines[2], lines[3]].map(|line| line.split(' ').next().unwrap_or_default());
+    assert_eq!(labels, ["why", "blocks", "begins"], "{lines:?}");
 }
 
 #[test]
@@ -271,12 +288,8 @@ fn without_stacks_the_sizes_are_named_and_one_file_names_its_peak() {
     let first = folder.recording("first.pickle", &steps_at_lines(&before(), 1_000_000, false));
     let second = folder.recording("second.pickle", &steps_at_lines(&after(), 2_000_000_000, false));
     let run = call(&["diff", &first, &second, "--fail-above", "150MiB"]);
-    assert!(run.out.contains("B first exceeds A's peak: 140.00 MiB is requested (no stack is recorded)"), "{}", run.out);
-    assert!(
-        run.out.contains("+140.00 MiB in blocks of 128 MiB to 256 MiB without a stack (0 blocks in A, 1 in B)"),
-        "{}",
-        run.out
-    );
+    assert!(run.out.contains(": 140.00 MiB is requested (no stack is recorded)"), "{}", run.out);
+    assert!(run.out.contains("blocks +140.00 MiB in blocks of 128 MiB to 256 MiB (0 in A, 1 in B); "), "{}", run.out);
     let named = folder.recording("named.pickle", &steps_at_lines(&after(), 1_000_000, true));
     let one = call(&["diff", &named, "--fail-above", "150MiB"]);
     let at = "\nat     the peak of reserved memory, in step 10 (counted from 0), forward train.py:12 requests 60.00 MiB\n";
@@ -310,8 +323,8 @@ fn a_change_of_reserved_memory_is_explained_at_its_own_peak() {
     let (a, b) = (folder.recording("a.pickle", &reuses(40)), folder.recording("b.pickle", &reuses(41)));
     let run = call(&["diff", &a, &b]);
     for said in [
-        "at     entry 15 of B, B first exceeds A's peak: 60.00 MiB is requested",
-        "+59.00 MiB reserved, but not in use (fragmentation and cache)",
+        "why    B has 59.00 MiB more reserved but unused (fragmentation and cache), and 1.00 MiB more in use, at its peak",
+        "above  B first exceeds A's peak of 120.00 MiB at entry 15 of B: 60.00 MiB is requested",
         "held at the peak of reserved memory",
         "+59.00 MiB",
     ] {

@@ -159,9 +159,9 @@ fn what_cannot_be_compared_is_said_in_one_line() {
 #[test]
 fn one_folder_says_which_rank_differs_and_by_how_much() {
     let cases: [(&str, &[u64], &str); 5] = [
-        ("low", &[100, 100, 100, 50], "Rank 3 reserves 50.00 MiB, each of the other 3 100.00 MiB.\n"),
-        ("odd", &[100, 100, 130, 100], "Rank 2 reserves 130.00 MiB, each of the other 3 100.00 MiB.\n"),
-        ("two", &[100, 130], "Rank 1 reserves 130.00 MiB, the other 100.00 MiB.\n"),
+        ("low", &[100, 100, 100, 50], "Rank 3 reserves 50.00 MiB; the other 3 ranks reserve 100.00 MiB each.\n"),
+        ("odd", &[100, 100, 130, 100], "Rank 2 reserves 130.00 MiB; the other 3 ranks reserve 100.00 MiB each.\n"),
+        ("two", &[100, 130], "Rank 1 reserves 130.00 MiB, the other rank 100.00 MiB.\n"),
         ("same", &[100, 100, 100], "All 3 ranks reserve the same: 100.00 MiB.\n"),
         (
             "all-differ",
@@ -175,7 +175,7 @@ fn one_folder_says_which_rank_differs_and_by_how_much() {
         let folder = folder(&format!("diff-ranks-{name}"), &ranks);
         let run = call(&["diff", folder.path()]);
         assert!(run.out.starts_with(says), "{name}: {}{}", run.out, run.err);
-        let why = run.out.lines().take(4).any(|line| line.starts_with("where  of the "));
+        let why = run.out.lines().nth(1).is_some_and(|line| line.starts_with("why    rank ") && line.contains(" in use"));
         assert_eq!(why, name != "same", "{name}: {}", run.out);
     }
 }
@@ -189,14 +189,21 @@ fn one_folder_says_why_a_rank_differs() {
     odd.devices[0].segments.push(segment(vec![used(OTHER, 30 * MIB)]));
     folder.recording("rank2.pickle", &odd);
     let run = call(&["diff", folder.path()]);
-    let lines: Vec<&str> = run.out.lines().take(4).collect();
+    let lines: Vec<&str> = run.out.lines().take(6).collect();
     let expected = [
-        "Rank 2 reserves 130.00 MiB, each of the other 3 100.00 MiB.",
-        "why    rank 2 is compared with rank 0, whose memory is nearest to the median of the others",
-        "at     entry 3 of rank 2, rank 2 first exceeds rank 0's peak: 30.00 MiB is requested (no stack is recorded)",
-        "where  of the +30.00 MiB (+30.0 %): +30.00 MiB in blocks of 16 MiB to 32 MiB without a stack (0 blocks in rank 0, 1 in rank 2)",
+        "Rank 2 reserves 130.00 MiB; the other 3 ranks reserve 100.00 MiB each.",
+        "why    rank 2 has 30.00 MiB more in use at its peak of reserved memory; what is reserved but unused (fragmentation and cache) is the same",
+        "blocks +30.00 MiB in blocks of 16 MiB to 32 MiB (0 in rank 0, 1 in rank 2)",
+        "above  rank 2 first exceeds rank 0's peak of 100.00 MiB at entry 3 of rank 2: 30.00 MiB is requested (no stack is recorded)",
+        "same   Most requests are in both rank 0 and rank 2: 100.0 % of the requests in the shorter trace are also in the other.",
+        "with   rank 2 is compared with rank 0, whose memory is nearest to the median of the others",
     ];
     assert_eq!(lines, expected, "{}{}", run.out, run.err);
+    // The last line compares the two in full, and so does --all.
+    let command = format!("parkade diff {0}/rank0.pickle {0}/rank2.pickle", folder.path());
+    assert_eq!(run.out.lines().last(), Some(command.as_str()), "{}", run.out);
+    let all = call(&["diff", folder.path(), "--all"]).out;
+    assert!(all.contains("\nrank 0 (A) and rank 2 (B)\nB reserves 30.00 MiB more than A"), "{all}");
     let (_, objects) = json(&[folder.path()]);
     let odd = &objects.last().expect("the ranks")["odd_one_out"];
     assert_eq!((&odd["rank"], &odd["compared_with"]), (&2.into(), &0.into()), "{odd}");

@@ -228,7 +228,7 @@ fn what_is_no_job_is_said() {
         "The versions of PyTorch differ: 2.10 and 2.11 in ranks 0, 1, 3-5; 2.13 to 2.15 in rank 2",
         "The settings differ: default settings in ranks 0-2, 4, 5; max_split_size_mb:200 in rank 3",
         "Rank 4 ran a different program than the others, or a different part of it",
-        "Identical, like copies of one recording, so they count once: ranks 0, 5",
+        "Identical recordings, which count as one in the search for the odd one out: ranks 0, 5",
     ] {
         assert!(run.out.contains(said), "{} lacks {said:?}", run.out);
     }

@@ -85,7 +85,7 @@ impl<'a> Device<'a> {
         let failures = text::out_of_memory(compared, shown);
         let mut notes = text::notes(compared, shown);
         if let Shown::Two(comparison) = shown {
-            notes.splice(0..0, text::relation(compared, comparison));
+            notes.splice(0..0, text::relation(compared, comparison, ["A", "B"]));
         }
         notes.splice(0..0, failures);
         match shown {

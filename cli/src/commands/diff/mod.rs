@@ -222,6 +222,12 @@ struct Odd {
     typical: u64,
     /// What the rank has more or less of.
     why: Vec<begins::Row>,
+    /// How the two recordings are related, with the names of the ranks.
+    relation: Option<String>,
+    /// The command that compares the two.
+    command: String,
+    /// The full comparison.
+    answer: Answer,
 }
 
 /// Finds why one rank of a folder differs; `None` if all need the same memory, or if the answer is the same as that of two files.
@@ -232,8 +238,16 @@ fn odd(args: &Args, ranks: &[Rank]) -> Option<Odd> {
     // Both files were read before, so an error here says only that they cannot be compared with each other.
     let compared = compare(&of_two).ok()?;
     let shown = compared.devices.iter().max_by_key(|shown| levels_of(shown).growth_bytes().unsigned_abs())?;
-    let why = begins::rows(&compared, shown, [&format!("rank {}", typical.number), &format!("rank {}", odd.number)]);
-    Some(Odd { rank: odd.number, typical: typical.number, why })
+    let [name_a, name_b] = [typical, odd].map(|rank| format!("rank {}", rank.number));
+    let names = [name_a.as_str(), name_b.as_str()];
+    Some(Odd {
+        rank: odd.number,
+        typical: typical.number,
+        why: begins::rows(&compared, shown, names),
+        relation: if let Shown::Two(comparison) = shown { text::relation(&compared, comparison, names) } else { None },
+        command: format!("parkade diff {} {}", recording::in_shell(&typical.a), recording::in_shell(&odd.a)),
+        answer: text::answer(&compared, args.all, None),
+    })
 }
 
 /// The rank that is farthest from the median of the others, and the other that is nearest to that median: by reserved memory or,
@@ -383,10 +397,20 @@ fn answer(job: Job, all: bool) -> Answer {
     answer.gap();
     answer.table(table(&job));
     let in_full = if all { job.ranks.len() } else { 1 };
+    if let Some(odd) = job.odd.as_ref().filter(|_| all) {
+        answer.gap();
+        answer.title(format!("rank {} (A) and rank {} (B)", odd.typical, odd.rank));
+        answer.append(odd.answer.clone());
+    }
     for rank in job.ranks.into_iter().take(in_full) {
         answer.gap();
         answer.title(format!("rank {}", rank.number));
         answer.append(rank.answer);
+    }
+    if let Some(odd) = job.odd.filter(|_| !all) {
+        answer.gap();
+        answer.title(format!("to compare rank {} with rank {} in full:", odd.rank, odd.typical));
+        answer.code(Tone::Plain, odd.command);
     }
     answer
 }
@@ -396,11 +420,10 @@ fn rows(job: &Job) -> Vec<begins::Row> {
     match (&job.odd, job.ranks.first()) {
         (Some(odd), _) => {
             let (rank, typical) = (odd.rank, odd.typical);
-            let said = (
-                "why",
-                format!("rank {rank} is compared with rank {typical}, whose memory is nearest to the median of the others"),
-            );
-            std::iter::once(said).chain(odd.why.clone()).collect()
+            let relation = odd.relation.clone().map(|relation| ("same", relation));
+            let typical =
+                format!("rank {rank} is compared with rank {typical}, whose memory is nearest to the median of the others");
+            odd.why.iter().cloned().chain(relation).chain([("with", typical)]).collect()
         }
         (None, Some(worst)) => worst.begins.clone(),
         (None, None) => Vec::new(),
@@ -415,7 +438,12 @@ fn table(job: &Job) -> Table {
     } else {
         &["peak reserved", "peak allocated"]
     });
-    heads.push(if job.has_bounds { "check" } else { "ended" });
+    let shows_deaths = !job.has_bounds && job.ranks.iter().any(|rank| rank.died);
+    if job.has_bounds {
+        heads.push("check");
+    } else if shows_deaths {
+        heads.push("out of memory");
+    }
     let marked = heads.len() - 1;
     let mut table = Table::new(heads).with_left([0, 1]);
     for rank in &job.ranks {
@@ -430,12 +458,12 @@ fn table(job: &Job) -> Table {
                 }
             }
         };
-        table.marked(cells(rank, job.has_bounds), marked, mark);
+        table.marked(cells(rank, job.has_bounds, shows_deaths), marked, mark);
     }
     table
 }
 
-fn cells(rank: &Rank, has_bounds: bool) -> Vec<String> {
+fn cells(rank: &Rank, has_bounds: bool, shows_deaths: bool) -> Vec<String> {
     let last = rank.levels.last;
     let mut cells = vec![rank.number.to_string(), short_name(rank.b.as_deref().unwrap_or(&rank.a))];
     match rank.levels.before {
@@ -448,13 +476,16 @@ fn cells(rank: &Rank, has_bounds: bool) -> Vec<String> {
             change(before.allocated_bytes, last.allocated_bytes),
         ]),
     }
-    let ended = if rank.died { "died" } else { "-" };
-    cells.push(match rank.outcome {
-        _ if !has_bounds => ended.to_owned(),
-        Outcome::Good => "holds".to_owned(),
-        Outcome::CheckFailed | Outcome::CouldNotRun => "too much".to_owned(),
-        Outcome::NotKnown => "not known".to_owned(),
-    });
+    let check = match rank.outcome {
+        Outcome::Good => "holds",
+        Outcome::CheckFailed | Outcome::CouldNotRun => "too much",
+        Outcome::NotKnown => "not known",
+    };
+    if has_bounds {
+        cells.push(check.to_owned());
+    } else if shows_deaths {
+        cells.push(if rank.died { "died" } else { "no" }.to_owned());
+    }
     cells
 }
 
@@ -503,9 +534,11 @@ fn reserves(job: &Job, worst: &Rank) -> String {
         return format!("All {all} reserve the same: {peak}.");
     }
     if least == most {
-        let others =
-            if others().count() == 1 { "the other".to_owned() } else { format!("each of the other {}", others().count()) };
-        return format!("Rank {number} reserves {peak}, {others} {}.", show_bytes(most));
+        let most = show_bytes(most);
+        return match others().count() {
+            1 => format!("Rank {number} reserves {peak}, the other rank {most}."),
+            number_of_others => format!("Rank {number} reserves {peak}; the other {number_of_others} ranks reserve {most} each."),
+        };
     }
     let extreme = if own > most {
         " the most:"

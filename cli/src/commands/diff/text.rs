@@ -49,10 +49,13 @@ fn headline_of_one(run: &Run) -> String {
     }
     let at = |peak: &Peak| peak.entry.map_or_else(|| "before entry 0".to_owned(), |entry| format!("at entry {entry}"));
     let (at_reserved, at_allocated) = (at(&run.peak_reserved), at(&run.peak_allocated));
-    format!("Reserved memory peaks at {reserved} {at_reserved}, allocated memory at {allocated} {at_allocated}.")
+    format!(
+        "Reserved memory first reaches its peak, {reserved}, {at_reserved}; allocated memory first reaches its peak, {allocated}, \
+         {at_allocated}."
+    )
 }
 
-/// What changed, in two or three sentences.
+/// What changed, in a sentence.
 fn headline(comparison: &Comparison) -> String {
     let (a, b) = (&comparison.a, &comparison.b);
     let (reserved_a, reserved_b) = (a.peak_reserved.bytes, b.peak_reserved.bytes);
@@ -70,27 +73,17 @@ fn headline(comparison: &Comparison) -> String {
         return format!("B reserves as much as A {when}: {}, {allocated}.", show_bytes(reserved_b));
     }
     let more = if reserved_b > reserved_a { "more" } else { "less" };
-    let [unused_a, unused_b] = begins::unused(comparison);
-    let used = |run: &Run, unused: u64| run.peak_reserved.bytes.saturating_sub(unused);
     format!(
-        "B reserves {} {more} than A {when}: {} instead of {} ({}). Memory in use accounts for {} of this change, and unused \
-         reserved memory for {}.",
+        "B reserves {} {more} than A {when}: {} instead of {} ({}).",
         show_bytes(reserved_a.abs_diff(reserved_b)),
         show_bytes(reserved_b),
         show_bytes(reserved_a),
-        percent(reserved_a, reserved_b),
-        part_of_change(used(a, unused_a), used(b, unused_b)),
-        part_of_change(unused_a, unused_b)
+        percent(reserved_a, reserved_b)
     )
 }
 
-/// A part of a change: nothing, or bytes with their sign.
-fn part_of_change(a: u64, b: u64) -> String {
-    if a == b { "nothing".to_owned() } else { change(a, b) }
-}
-
 /// How the recordings are related; `None` if parts of one recording are compared.
-pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<String> {
+pub(super) fn relation(compared: &Compared, comparison: &Comparison, [name_a, name_b]: [&str; 2]) -> Option<String> {
     let likeness = &comparison.likeness;
     if let (Part::Step(a), Part::Step(b)) = (comparison.a.part, comparison.b.part) {
         let is_one_run = likeness.relation == Relation::SameRun;
@@ -99,13 +92,13 @@ pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<S
     }
     let common = common(likeness.requests_in_common, likeness.stacks_in_common);
     Some(match likeness.relation {
-        Relation::SameRecording => "A and B are the same recording, so nothing differs.".to_owned(),
-        Relation::SameRun => "A and B were recorded during one run; --steps compares two of its steps.".to_owned(),
-        Relation::SameRequests => same_requests(compared, comparison),
+        Relation::SameRecording => format!("{name_a} and {name_b} are the same recording, so nothing differs."),
+        Relation::SameRun => format!("{name_a} and {name_b} were recorded during one run; --steps compares two of its steps."),
+        Relation::SameRequests => same_requests(compared, comparison, [name_a, name_b]),
         Relation::Related => {
             let most = likeness.requests_in_common.into_iter().chain(likeness.stacks_in_common).fold(0.0, f64::max);
-            let extent = if most > 0.5 { "mostly" } else { "only partly" };
-            format!("A and B {extent} make the same requests: {common}.")
+            let extent = if most > 0.5 { "Most" } else { "Only some" };
+            format!("{extent} requests are in both {name_a} and {name_b}: {common}.")
         }
         Relation::LittleInCommon => format!(
             "The recordings have little in common: {common}. They are from different programs, or from one program with \
@@ -115,10 +108,10 @@ pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<S
     })
 }
 
-fn same_requests(compared: &Compared, comparison: &Comparison) -> String {
+fn same_requests(compared: &Compared, comparison: &Comparison, [name_a, name_b]: [&str; 2]) -> String {
     let [a, b] = [&compared.a, compared.second()].map(|file| &file.made_by.releases);
     let is_other = !a.iter().any(|release| b.contains(release));
-    let made = is_other.then(|| format!("the release (A is from PyTorch {}, B from {})", in_words(a), in_words(b)));
+    let made = is_other.then(|| format!("the release ({name_a} is from PyTorch {}, {name_b} from {})", in_words(a), in_words(b)));
     match comparison.first_other_answer {
         None if has_same_memory(comparison) => {
             "Both make the same requests, and the allocator served them in the same way.".to_owned()
@@ -150,7 +143,7 @@ fn common(requests: Option<f64>, stacks: Option<f64>) -> String {
         some => format!("{some:.1} %"),
     };
     let requests = requests.map(|share| format!("{} of the requests in the shorter trace are also in the other", percent(share)));
-    let stacks = stacks.map(|share| format!("{} of the stacks", percent(share)));
+    let stacks = stacks.map(|share| format!("{} of the stacks are in both", percent(share)));
     [requests, stacks].into_iter().flatten().collect::<Vec<_>>().join(", and ")
 }
 
@@ -190,10 +183,10 @@ fn steps_words(steps: &Steps) -> Option<String> {
         if alone > 0 { format!("; {} only in {name}", count(alone, "step")) } else { String::new() }
     };
     let most = if by(&largest) == 0 {
-        "the peak of reserved memory is the same in each".to_owned()
+        "the peak of reserved memory is the same in each step".to_owned()
     } else {
         let change = change(largest.a.peak_reserved_bytes, largest.b.peak_reserved_bytes);
-        format!("the peak of reserved memory differs most in step {}: {change}", largest.step)
+        format!("taking each step's own peak of reserved memory, step {} differs most: {change}", largest.step)
     };
     Some(format!("{extent} of both{marks}: {most}{}{}", alone("A", steps.only_a), alone("B", steps.only_b)))
 }
@@ -204,9 +197,18 @@ fn kept(steps: &Steps) -> Option<String> {
     if last.step < second.step + 2 {
         return None;
     }
-    let a = change(second.a.allocated_at_end_bytes, last.a.allocated_at_end_bytes);
-    let b = change(second.b.allocated_at_end_bytes, last.b.allocated_at_end_bytes);
-    Some(format!("allocated at the end of a step, from step {} to {}: A {a}, B {b}", second.step, last.step))
+    let changes = |name: &str, from: u64, to: u64| match change(from, to).as_str() {
+        "same" => format!("does not change in {name}"),
+        change => format!("changes by {change} in {name}"),
+    };
+    let [a, b] =
+        [(second.a, last.a), (second.b, last.b)].map(|(from, to)| (from.allocated_at_end_bytes, to.allocated_at_end_bytes));
+    let said = if a.0 == a.1 && b.0 == b.1 {
+        "changes in neither A nor B".to_owned()
+    } else {
+        format!("{} and {}", changes("A", a.0, a.1), changes("B", b.0, b.1))
+    };
+    Some(format!("from the end of step {} to the end of step {}, allocated memory {said}", second.step, last.step))
 }
 
 /// Notes beside the numbers.
@@ -222,9 +224,11 @@ pub(super) fn notes(compared: &Compared, shown: &Shown) -> Vec<String> {
             let died = [&comparison.a, &comparison.b].iter().any(|run| run.ending.death().is_some());
             let unfinished = if died { ", the last of which the run that died did not finish" } else { "" };
             notes.push(format!(
-                "Not all steps are in both files: steps {first} to {last} are compared{unfinished}. Over everything in the \
-                 files, reserved memory peaks at {} and {}.",
-                peaks[0], peaks[1]
+                "Not all steps are in both files: steps {first} to {last} are compared{unfinished}. Over all steps and what lies \
+                 outside them, the peaks of reserved memory are {} and {}{}.",
+                peaks[0],
+                peaks[1],
+                outside_the_common_steps(comparison)
             ));
         }
         notes.extend(grouping(comparison));
@@ -235,6 +239,19 @@ pub(super) fn notes(compared: &Compared, shown: &Shown) -> Vec<String> {
         notes.extend(of_run(if is_one_file { "The file" } else { name }, file, run));
     }
     notes
+}
+
+/// Whether what lies outside the compared steps could change the verdict.
+fn outside_the_common_steps(comparison: &Comparison) -> &'static str {
+    let is_higher = |run: &Run| run.whole_peak_reserved_bytes > run.peak_reserved.bytes;
+    match (is_higher(&comparison.a), is_higher(&comparison.b)) {
+        (false, false) => ", the same as in the compared steps, so the verdict does not depend on the others",
+        (true, false) => "; A's is outside the compared steps, and --fail-above PERCENT does not count it",
+        (false, true) => "; B's is outside the compared steps: --fail-above SIZE counts it, --fail-above PERCENT does not",
+        (true, true) => {
+            "; both are outside the compared steps: --fail-above SIZE counts B's, --fail-above PERCENT counts neither"
+        }
+    }
 }
 
 /// A note that requests were out of memory: a peak below a bound is then not good news.
@@ -348,7 +365,7 @@ pub(super) fn answer(compared: &Compared, all: bool, exit: Option<Outcome>) -> A
             answer.alert("out of memory:", text);
         }
         if let Shown::Two(comparison) = shown {
-            answer.paragraphs(relation(compared, comparison));
+            answer.paragraphs(relation(compared, comparison, ["A", "B"]));
         }
         files(&mut answer, compared, shown);
         match shown {
@@ -367,9 +384,13 @@ pub(super) fn answer(compared: &Compared, all: bool, exit: Option<Outcome>) -> A
         answer.paragraphs(notes);
     }
     answer.paragraphs(&compared.notes);
+    if !compared.checks.is_empty() {
+        answer.paragraph("--fail-above checks the peak of reserved memory, not of allocated memory.");
+    }
     if !all {
-        let more = if compared.devices.iter().any(|shown| matches!(shown, Shown::Two(_))) { ", phases and steps" } else { "" };
-        answer.hint(format!("--all also shows how memory is used at the peaks, the driver calls{more}"));
+        let are_two = compared.devices.iter().any(|shown| matches!(shown, Shown::Two(_)));
+        let more = if are_two { ", the driver calls, phases and steps" } else { " and the driver calls" };
+        answer.hint(format!("--all also shows how memory is used at the peaks{more}"));
     }
     answer
 }
@@ -416,11 +437,11 @@ fn peaks(answer: &mut Answer, runs: &[&Run]) {
     let mut table = Columns::new("memory", runs);
     table.bytes("peak allocated", |run| run.peak_allocated.bytes);
     if has_trace {
-        table.text("  at", |run| place(&run.peak_allocated));
+        table.text("  first at", |run| place(&run.peak_allocated));
     }
     table.bytes("peak reserved", |run| run.peak_reserved.bytes);
     if has_trace {
-        table.text("  at", |run| place(&run.peak_reserved));
+        table.text("  first at", |run| place(&run.peak_reserved));
     }
     answer.table(table.table);
 }
@@ -499,10 +520,10 @@ fn groups(answer: &mut Answer, compared: &Compared, comparison: &Comparison, mea
             table.row(cells(name, *held));
         }
         if !rest.is_empty() {
-            table.row(cells(&format!("{} more that changed (--all)", rest.len()), sum(rest)));
+            table.row(cells(&format!("{} that changed (--all shows them)", count(rest.len(), "more group")), sum(rest)));
         }
         if !same.is_empty() {
-            table.row(cells(&format!("{} that did not change", same.len()), sum(&same)));
+            table.row(cells(&format!("{} that did not change", count(same.len(), "group")), sum(&same)));
         }
         let [(a, b), (c, d)] = [sum(&changed), sum(&same)].map(|[a, b]| (a, b));
         table.row(cells("together", [a.and(c), b.and(d)]));
@@ -536,7 +557,7 @@ fn phases(answer: &mut Answer, comparison: &Comparison) {
         "change",
         "A's peak during it",
         "B's peak during it",
-        "change",
+        "change of that peak",
     ];
     let mut table = Table::new(heads);
     for phase in &comparison.phases {
@@ -561,8 +582,16 @@ fn steps(answer: &mut Answer, comparison: &Comparison) {
     answer.gap();
     answer.paragraph(said);
     answer.paragraphs(kept(&comparison.steps));
-    let mut table =
-        Table::new(["step", "A peak allocated", "B peak allocated", "change", "A peak reserved", "B peak reserved", "change"]);
+    let heads = [
+        "step",
+        "A peak allocated",
+        "B peak allocated",
+        "change of allocated",
+        "A peak reserved",
+        "B peak reserved",
+        "change of reserved",
+    ];
+    let mut table = Table::new(heads);
     for pair in pairs {
         let (a, b) = (&pair.a, &pair.b);
         table.row([
@@ -584,7 +613,7 @@ fn verdict(answer: &mut Answer, compared: &Compared, checked: &Checked, exit: Op
     let device = if compared.devices.len() > 1 { format!("device {}: ", checked.device) } else { String::new() };
     let [peak, allowed] = show_apart(check.peak_bytes, check.allowed_bytes);
     let allowed = format!("{allowed} (--fail-above {})", checked.text);
-    let peak = format!("{device}peak reserved {peak}{}", growth_of(compared, checked));
+    let peak = format!("{device}the peak of reserved memory, {peak}{},", growth_of(compared, checked));
     let code =
         exit.filter(|exit| *exit == verdict.outcome()).map_or_else(String::new, |exit| format!("; exit code {}", exit as u8));
     match verdict {

@@ -32,13 +32,16 @@ pub(super) fn change(a: u64, b: u64) -> String {
     }
 }
 
+/// The end of the name of blocks that are grouped by size.
+pub(super) const WITHOUT_STACK: &str = " without a stack";
+
 /// The origin of blocks, on one line.
 pub(super) fn origin(compared: &Compared, origin: Origin) -> String {
     match origin {
         Origin::Sizes(SizeClass { least_bytes: 0, below_bytes }) => {
-            format!("blocks of less than {} without a stack", power(below_bytes))
+            format!("blocks of less than {}{WITHOUT_STACK}", power(below_bytes))
         }
-        Origin::Sizes(class) => format!("blocks of {} to {} without a stack", power(class.least_bytes), power(class.below_bytes)),
+        Origin::Sizes(class) => format!("blocks of {} to {}{WITHOUT_STACK}", power(class.least_bytes), power(class.below_bytes)),
         Origin::Stack { a, b } => {
             let (file, stack) = match b {
                 Some(b) => (compared.second(), b),
