@@ -144,7 +144,10 @@ fn everything_says_the_same() {
     let table = sweep(&folder, &["-o", rows, "--all"]).out;
     assert!(table.contains("good") && table.contains("2.500"), "{table}");
     let short = sweep(&folder, &["-o", rows]).out;
-    assert!(short.contains(" of LOAD, the most bytes live at once, over 2 workloads: "), "{short}");
+    assert!(
+        short.contains("2 workloads x 2 policies, 2 seeds; addresses: driver; LOAD is the most bytes live at once; "),
+        "{short}"
+    );
     let head = ["policy", "memory over LOAD", "against pytorch", "fits in 1.1 LOAD", "driver ms", "in PyTorch"];
     assert!(head.iter().all(|name| short.contains(name)) && short.lines().count() <= 10, "{short}");
     let csv = bytes(csv);
@@ -466,13 +469,14 @@ fn one_recording_is_answered_in_bytes_with_the_line_to_paste() {
     let as_option = call(&[&["sweep", "-w", &file], &policies[..]].concat());
     assert_eq!(run.out, as_option.out, "a synonym");
     let both = call(&[&["sweep", &file, "-w", "mlp:depth=3,batch=64,steps=2"], &policies[..]].concat());
-    assert!(
-        both.code == 0 && both.out.contains("2 workloads x 4 policies") && both.out.contains(" of LOAD, the most bytes"),
-        "{}",
-        both.out
-    );
+    assert!(both.code == 0 && both.out.contains("2 workloads x 4 policies") && both.out.contains(" times LOAD"), "{}", both.out);
     let first = run.out.lines().next().unwrap_or_default();
-    assert!(first.contains(" MiB, ") && first.contains(" less memory than pytorch"), "{first}");
+    assert!(
+        first.starts_with("With PyTorch alone, pytorch-expandable needs the least memory: ") && first.contains(" MiB."),
+        "{first}"
+    );
+    let alone = run.out.lines().nth(1).unwrap_or_default();
+    assert!(alone.starts_with("alone  pytorch-expandable: ") && alone.contains(" less memory than pytorch"), "{alone}");
     let row = |policy: &str| run.out.lines().rfind(|line| line.starts_with(&format!("{policy} "))).unwrap_or_default();
     assert!(row("pytorch").contains("160.00 MiB") && row("pytorch").ends_with(" default"), "{}", run.out);
     assert!(row("pytorch-expandable").ends_with(" setting") && row("stalloc").ends_with(" no"), "{}", run.out);
@@ -486,11 +490,12 @@ fn one_recording_is_answered_in_bytes_with_the_line_to_paste() {
         narrow.lines().all(|line| line.chars().count() <= 80) && narrow.matches("\npolicy ").count() == 1,
         "one table: {narrow}"
     );
-    let last = run.out.lines().last().unwrap_or_default();
-    assert!(
-        last == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" || last == "parkade.enable(policy=\"bfc\")",
-        "{last}"
-    );
+    // Each line to paste has its condition above it, and PyTorch's own settings come last.
+    let lines: Vec<&str> = run.out.lines().collect();
+    let pasted = lines.iter().position(|line| line.starts_with("parkade.enable("));
+    assert!(pasted.is_none_or(|place| lines[place - 1].starts_with("enable: with the Python package parkade")), "{}", run.out);
+    let end = ["alone: with nothing but PyTorch, set this:", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"];
+    assert_eq!(lines[lines.len() - 2..], end, "{}", run.out);
     let object = json(&call(&[&["sweep", &file, "--json"], &policies[..]].concat()));
     let of = |place: usize| (&object["policies"][place]["under_pytorch"], object["policies"][place]["line"].is_string());
     assert_eq!(

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use parkade_policies::{BESIDE, CATALOGUE};
 use parkade_research::study::sweep::{
     BoundRatios, Capacity, Cell, Course, CourseOfAll, Level, Plan, PlannedWorkload, PolicySummary, SeedComparison, Without,
 };
@@ -28,8 +29,8 @@ pub(super) fn short(finished: &Finished) -> Vec<Grid> {
     let policies = finished.plan.policies.len();
     for (number, row) in grids.iter_mut().skip(1).flat_map(|grid| grid.rows.iter_mut().take(policies).enumerate()) {
         if let Some(name) = row.first_mut() {
-            // A space at which lines do not break.
-            *name = format!("{:>2}\u{a0}{name}", number + 1);
+            // Spaces at which lines do not break.
+            *name = format!("{:\u{a0}>2}\u{a0}{name}", number + 1);
         }
     }
     grids
@@ -68,7 +69,7 @@ pub(super) fn brief(finished: &Finished) -> Grid {
     };
     let rows = policies.iter().map(row).collect();
     let title = match plan.workloads.as_slice() {
-        [one] => format!("The smallest memory in which {} fits", one.name),
+        [one] => format!("The smallest memory in which the workload \"{}\" fits", one.name),
         _ => "Geometric means over the workloads".to_owned(),
     };
     Grid { title, note: String::new(), header, rows }
@@ -81,36 +82,94 @@ fn smallest_bytes(finished: &Finished) -> Option<BTreeMap<&str, u64>> {
     Some(smallest.filter_map(|row| Some((row.policy.as_str(), row.capacity_bytes?))).collect())
 }
 
-/// Which of the policies that PyTorch can use needs the least memory, how much less than the baseline, and at what cost; and
-/// which policy needs less in the simulator.
+/// The best policy of each kind of use: with PyTorch alone, then those that need less.
+struct Best<'a> {
+    /// With PyTorch's own settings, or none.
+    alone: Option<&'a PolicySummary>,
+    /// Through `parkade.enable`.
+    enable: Option<&'a PolicySummary>,
+    /// With a different release of PyTorch.
+    release: Option<&'a PolicySummary>,
+    /// Only in the simulator.
+    simulator: Option<&'a PolicySummary>,
+}
+
+impl<'a> Best<'a> {
+    fn of(finished: &'a Finished) -> Best<'a> {
+        let alone = best(finished, |usable| matches!(usable, Usable::Default | Usable::Setting(_)));
+        let is_less = |one: &&PolicySummary, than: Option<&PolicySummary>| than.is_none_or(|than| mean(one) < mean(than));
+        let enable = best(finished, |usable| matches!(usable, Usable::Enable(_))).filter(|one| is_less(one, alone));
+        let release = best(finished, |usable| *usable == Usable::Release).filter(|one| is_less(one, alone));
+        let today = enable.or(alone);
+        let simulator = best(finished, |usable| *usable == Usable::Simulator).filter(|one| is_less(one, today));
+        Best { alone, enable, release, simulator }
+    }
+}
+
+/// Which policy needs the least memory with PyTorch alone, which with parkade, and which in the simulator, each in a sentence.
 pub(super) fn verdict(finished: &Finished) -> String {
-    let Some(best) = best(finished, Usable::is_today).or_else(|| best(finished, |_| true)) else {
-        return "no policy fits any workload in the memory that was tried".to_owned();
+    let best = Best::of(finished);
+    let kinds = [
+        ("With PyTorch alone", best.alone),
+        ("With parkade.enable", best.enable),
+        ("With a different release of PyTorch", best.release),
+        ("Only in the simulator", best.simulator),
+    ];
+    let sentences: Vec<String> = kinds
+        .into_iter()
+        .filter_map(|(how, policy)| Some((how, policy?)))
+        .enumerate()
+        .map(|(place, (how, policy))| {
+            let least = if place == 0 { "the least memory: " } else { "" };
+            format!("{how}, {} needs {least}{}.", policy.name, amount(finished, policy))
+        })
+        .collect();
+    if sentences.is_empty() {
+        "No policy fits any workload in the memory that was tried.".to_owned()
+    } else {
+        sentences.join(" ")
+    }
+}
+
+/// What the best policy of each kind needs and costs, with a label.
+pub(super) fn best_rows(finished: &Finished) -> Vec<(&'static str, String)> {
+    let Best { alone, enable, release, simulator } = Best::of(finished);
+    let kinds = [("alone", alone), ("enable", enable), ("other", release), ("sim", simulator)];
+    let mut rows: Vec<(&'static str, String)> =
+        kinds.into_iter().filter_map(|(label, policy)| Some((label, needs(finished, policy?)))).collect();
+    let load = load_bytes(finished).filter(|_| !rows.is_empty());
+    rows.extend(load.map(|bytes| ("LOAD", format!("{} {IS_LOAD}", size::show_bytes(bytes)))));
+    // Of one workload it says no more than that its policies need more than LOAD.
+    rows.extend(too_small(finished).filter(|_| finished.plan.workloads.len() > 1).map(|none| ("none", none)));
+    rows
+}
+
+/// Explains LOAD.
+const IS_LOAD: &str = "is the most bytes live at once; no policy can need less";
+
+/// Explains LOAD where its amount is not stated.
+pub(super) fn about_load(finished: &Finished) -> Option<String> {
+    load_bytes(finished).is_none().then(|| format!("LOAD {IS_LOAD}"))
+}
+
+/// The load of the only workload; `None` for several workloads or seeds.
+fn load_bytes(finished: &Finished) -> Option<u64> {
+    smallest_bytes(finished)?;
+    Some(finished.rows.first()?.load_bytes)
+}
+
+/// The lines that make PyTorch use the best policies, each with the condition under which it works; PyTorch alone comes last.
+pub(super) fn lines(finished: &Finished) -> Vec<(&'static str, String)> {
+    let Best { alone, enable, .. } = Best::of(finished);
+    let line = |policy: Option<&PolicySummary>| Usable::of(&policy?.name).line().map(str::to_owned);
+    let enable =
+        line(enable).map(|line| ("enable: with the Python package parkade and PyTorch 2.8 to 2.15, call this first:", line));
+    let is_less = |policy: &&PolicySummary| {
+        let versus = policy.versus.as_ref().and_then(|versus| versus.ratio);
+        versus.is_none_or(|versus| versus.mean < 1.0)
     };
-    let mut said = needs(finished, best);
-    if let Some(other) = self::best(finished, |_| true).filter(|other| mean(other) < mean(best)) {
-        let only = if Usable::of(&other.name) == Usable::Simulator { "only in the simulator" } else { "with that release" };
-        let _ = write!(said, "; {} needs {}, but {only}", other.name, amount(finished, other));
-    }
-    if let Some(none) = too_small(finished) {
-        let _ = write!(said, "; {none}");
-    }
-    said
-}
-
-/// The line that makes PyTorch use the best policy.
-pub(super) fn line(finished: &Finished) -> Option<String> {
-    Usable::of(&best(finished, Usable::is_today)?.name).line().map(str::to_owned)
-}
-
-/// The best policy that needs only PyTorch's settings, with its line, unless it is the best of all or needs as much as the baseline.
-pub(super) fn by_settings(finished: &Finished) -> Option<String> {
-    let best_of_all = best(finished, Usable::is_today)?;
-    let best = best(finished, |usable| matches!(usable, Usable::Default | Usable::Setting(_)))?;
-    let usable = Usable::of(&best.name);
-    let is_less = best.versus.as_ref().and_then(|versus| versus.ratio).is_some_and(|versus| versus.mean < 1.0);
-    let line = usable.line().filter(|_| is_less && best.name != best_of_all.name)?;
-    Some(format!("{} ({line})", needs(finished, best)))
+    let alone = line(alone.filter(is_less)).map(|line| ("alone: with nothing but PyTorch, set this:", line));
+    enable.into_iter().chain(alone).collect()
 }
 
 /// The policy that needs the least memory of those that PyTorch can use in such a way. The first among equals.
@@ -138,11 +197,10 @@ pub(super) fn not_monotone(finished: &Finished) -> Option<String> {
     let of = |policy: &PolicySummary| {
         let fails = fails_in_more(finished, policy);
         let fails: Vec<&str> = fails.iter().map(String::as_str).collect();
-        (!fails.is_empty()).then(|| format!("{} (fails in {})", policy.name, output::enumerated(&fails)))
+        (!fails.is_empty()).then(|| format!("{} (fails in {}, which is more)", policy.name, output::enumerated(&fails)))
     };
     let found: Vec<String> = finished.summary.policies.iter().filter_map(of).collect();
-    (!found.is_empty())
-        .then(|| format!("not recommended, because more memory than the smallest is not always enough: {}", found.join(", ")))
+    (!found.is_empty()).then(|| format!("not recommended, although the workload fits in the memory above: {}", found.join(", ")))
 }
 
 fn mean(policy: &PolicySummary) -> f64 {
@@ -152,7 +210,15 @@ fn mean(policy: &PolicySummary) -> f64 {
 /// The smallest memory of a policy: in bytes for one workload, else over LOAD.
 fn amount(finished: &Finished, policy: &PolicySummary) -> String {
     let bytes = smallest_bytes(finished).and_then(|bytes| bytes.get(policy.name.as_str()).copied());
-    bytes.map_or_else(|| format!("{} of LOAD", ratio(mean(policy))), size::show_bytes)
+    bytes.map_or_else(|| format!("{} times LOAD", ratio(mean(policy))), size::show_bytes)
+}
+
+/// Names the policies that `-p all` does not run, if it was all that was asked for.
+pub(super) fn left_out(plan: &Plan) -> Option<String> {
+    let is_run = |name: &str| plan.policies.iter().any(|policy| policy == name);
+    let names: Vec<&str> = BESIDE.iter().map(|policy| &*policy.name).collect();
+    let is_all = CATALOGUE.iter().all(|policy| is_run(&policy.name)) && !names.iter().any(|name| is_run(name));
+    is_all.then(|| format!("not run: {}, which only -p NAME runs", output::enumerated(&names)))
 }
 
 /// The capacities in which nothing fits.
@@ -165,27 +231,24 @@ fn too_small(finished: &Finished) -> Option<String> {
     (!names.is_empty()).then(|| format!("no policy fits any workload in {}", output::enumerated(&names)))
 }
 
-/// What a policy needs, compared with the baseline.
+/// What a policy needs and costs, compared with the baseline.
 fn needs(finished: &Finished, policy: &PolicySummary) -> String {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let baseline = &summary.policies[summary.baseline];
-    let load = format!("{} of LOAD, the most bytes live at once", ratio(mean(policy)));
-    let (bytes, over) = match smallest_bytes(finished) {
-        Some(_) => (format!("{}, ", amount(finished, policy)), load),
-        None => (String::new(), format!("{load}, over {}", output::count(plan.workloads.len() as u64, "workload"))),
-    };
+    let load = format!("{} times LOAD", ratio(mean(policy)));
+    let amount = if smallest_bytes(finished).is_some() { format!("{} ({load})", amount(finished, policy)) } else { load };
     let Some(versus) = policy.versus.as_ref().and_then(|versus| versus.ratio) else {
         let is_least = summary.policies.iter().all(|other| mean(other) >= mean(policy));
-        let alone = if plan.policies.len() == 1 || !is_least { "" } else { ": no other policy needs less memory" };
-        return format!("{} needs {bytes}{over}{alone}", policy.name);
+        let alone = if plan.policies.len() == 1 || !is_least { "" } else { "; no other policy needs less memory" };
+        return format!("{}: {amount}{alone}", policy.name);
     };
     let less = (1.0 - versus.mean) * 100.0;
     let compared = if less < 0.0 { format!("{:.1} % more", -less) } else { format!("{less:.1} % less") };
     let times = |place: usize| Some(policy.driver_ns[place]?.mean / baseline.driver_ns[place]?.mean);
     let plenty = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty);
     let cost = plenty.and_then(times).filter(|times| times.is_finite());
-    let cost = cost.map_or_else(String::new, |times| format!(", for {} times its driver time", number(times)));
-    format!("{} needs {bytes}{compared} memory than {}{cost}: {over}", policy.name, baseline.name)
+    let cost = cost.map_or_else(String::new, |times| format!("; driver calls take {} times as long", number(times)));
+    format!("{}: {amount}, {compared} memory than {}{cost}", policy.name, baseline.name)
 }
 
 /// All tables.
@@ -457,7 +520,7 @@ fn p_value(p: f64) -> String {
 fn driver_of_cells(finished: &Finished, place: usize) -> Grid {
     let cell = |cell: &Cell| cell.driver_ns[place].map_or_else(none, |level| with_range(milliseconds(level), number));
     let title = format!("Driver time, {}", name(finished, place));
-    let note = format!("Milliseconds of driver calls in the whole run, without waiting. {}", about_none(finished, place));
+    let note = format!("Milliseconds of driver calls in the whole run, without waiting. {}", about_none(finished, place, ""));
     by_workload(finished, title, note, &cell)
 }
 
@@ -472,8 +535,8 @@ fn courses_of_cells(finished: &Finished, place: usize) -> Grid {
     let note = format!(
         "Milliseconds of driver calls for each step of the workload, without waiting: in the entire run and, after the slash, \
          in the later half of its steps. A policy that is slow only at the beginning has a small value \
-         there. {NONE} also where a workload's steps are not known. {}",
-        about_none(finished, place)
+         there. {}",
+        about_none(finished, place, " or that its steps are not known")
     );
     by_workload(finished, title, note, &|cell| cell.courses[place].map_or_else(none, show))
 }
@@ -489,7 +552,7 @@ fn waiting_of_cells(finished: &Finished, place: usize) -> Grid {
         "Milliseconds that driver calls wait for work on the device. cudaFree waits for all of it, and the allocator synchronizes before it unmaps memory; cuMemUnmap and \
          cuMemRelease were measured not to wait. For a workload that does not say how long its work takes, such as a \
          recording, the number of calls that would wait is shown instead. {}",
-        about_none(finished, place)
+        about_none(finished, place, "")
     );
     by_workload(finished, title, note, &|cell| cell.courses[place].map_or_else(none, show))
 }
@@ -516,7 +579,7 @@ fn driver(finished: &Finished) -> Grid {
     let note = format!(
         "The cost of a program's driver calls as measured on an H200, without waiting: geometric means over the n workloads that \
          fit in that memory, with the smallest and the largest \
-         value. Means over different workloads are not comparable. {NONE} where no workload fits.{}",
+         value. Means over different workloads are not comparable. A dash ({NONE}) means that no workload fits.{}",
         about_shares(finished)
     );
     Grid { title: "Driver time: means".to_owned(), note, rows: rows.collect(), header }
@@ -568,9 +631,9 @@ fn name(finished: &Finished, place: usize) -> String {
     capacity(finished.plan.capacities[place])
 }
 
-/// Why a value is missing.
-fn about_none(finished: &Finished, place: usize) -> String {
-    let fits = format!("{NONE} where the workload does not fit.");
+/// Says why a value is missing.
+fn about_none(finished: &Finished, place: usize, or_that: &str) -> String {
+    let fits = format!("A dash ({NONE}) means that the workload does not fit{or_that}.");
     if finished.plan.capacities[place] == Capacity::Plenty { fits + &about_shares(finished) } else { fits }
 }
 
@@ -585,7 +648,7 @@ fn about_shares(finished: &Finished) -> String {
     };
     format!(
         " {listed} {what} a share of the device's entire memory before the program begins, so with plenty of memory the cost \
-         would depend on the device, not on the program: {NONE}."
+         would depend on the device, not on the program; a dash ({NONE}) stands in its place."
     )
 }
 

@@ -147,9 +147,10 @@ impl Shown {
 
     /// What the sweep found.
     pub(crate) fn answer(&self, finished: &Finished) -> Answer {
-        let (mut answer, subject) = (Answer::new(), rows::subject(&finished.plan));
+        let (mut answer, mut subject) = (Answer::new(), rows::subject(&finished.plan));
+        grids::about_load(finished).into_iter().for_each(|load| subject += &format!("; {load}"));
         answer.headline(Tone::Plain, grids::verdict(finished));
-        answer.row("or", grids::by_settings(finished).unwrap_or_default());
+        grids::best_rows(finished).into_iter().for_each(|(label, text)| answer.row(label, text));
         answer.gap();
         if self.all {
             answer.paragraph(subject);
@@ -163,11 +164,14 @@ impl Shown {
             grids::brief(finished).add_to(&mut answer);
             answer.paragraph(usable::LEGEND);
             answer.paragraphs(grids::not_monotone(finished));
+            answer.paragraphs(grids::left_out(&finished.plan));
             answer.paragraph(subject);
-            answer.hint("--all shows each workload");
+            let each = if finished.plan.workloads.len() > 1 { "each workload, and " } else { "" };
+            answer.hint(format!("--all shows {each}what driver calls cost in each memory size"));
         }
         answer.paragraphs(finished.about_builds());
-        if let Some(line) = grids::line(finished) {
+        for (condition, line) in grids::lines(finished) {
+            answer.paragraph(condition);
             answer.code(Tone::Good, line);
         }
         answer

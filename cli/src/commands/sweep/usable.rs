@@ -31,8 +31,8 @@ parkade_recording::names! {
 }
 
 /// Explains the words in the table.
-pub(super) const LEGEND: &str = "in PyTorch: default and setting need only PyTorch, release needs a different release, enable needs \
-                                 parkade.enable (PyTorch 2.8 to 2.15), and no means that only the simulator has it";
+pub(super) const LEGEND: &str = "in PyTorch: default and setting need only PyTorch; release needs the release that the name states; enable \
+                                 needs parkade.enable (PyTorch 2.8 to 2.15); no means that the policy exists only in the simulator";
 
 impl Usable {
     /// How PyTorch can use the policy of this name.
@@ -64,11 +64,6 @@ impl Usable {
             Usable::Setting(line) | Usable::Enable(line) => Some(line),
             Usable::Default | Usable::Release | Usable::Simulator => None,
         }
-    }
-
-    /// Whether a verdict may recommend it.
-    pub(super) const fn is_today(&self) -> bool {
-        matches!(self, Usable::Default | Usable::Setting(_) | Usable::Enable(_))
     }
 }
 
