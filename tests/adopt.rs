@@ -1,4 +1,4 @@
-//! Adopting segments: what does not fit together is refused; the rest is as if the allocator had made it.
+//! Tests adopting segments: contradictory segments are refused, and the others behave as if the allocator had created them.
 
 use crate::device::PlainDevice;
 use parkade::policy::PyTorch;

@@ -1,4 +1,4 @@
-//! The defaults of devices and policies.
+//! Tests the defaults of devices and policies.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung, Wrapper};

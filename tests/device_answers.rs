@@ -1,5 +1,5 @@
-//! A device that hands out ranges which cannot be: the request fails with an error that names the answer, and
-//! nothing else changes.
+//! Tests a device that returns impossible ranges: the request fails with an error that names the range, and nothing else
+//! changes.
 
 use crate::device::PlainDevice;
 use parkade::policy::PyTorch;

@@ -1,5 +1,5 @@
-//! The hint of an out-of-memory error, and rejection before the device is asked, by release and settings
-//! (spec 2.13, 11).
+//! Tests, by release and settings, the hint in an out-of-memory error, and requests that are refused before the device is
+//! asked (spec 2.13, 11).
 
 use crate::device::PlainDevice;
 use parkade::policy::PyTorch;

@@ -1,4 +1,4 @@
-//! The core's tests, one program: what many of them share is compiled once.
+//! The core's tests as one program, so that the code that they share is compiled once.
 
 #[path = "common/device.rs"]
 mod device;

@@ -1,4 +1,4 @@
-//! Allocations go back to the allocator that made them, and memory to the pool that it was taken for.
+//! Tests that an allocation goes back to the allocator that made it, and memory to the pool for which it was taken.
 
 use crate::device::PlainDevice;
 use parkade::policy::PyTorch;

@@ -1,4 +1,4 @@
-//! Private pools: reused ids, and what holds while they wait to be released.
+//! Tests private pools: reused ids, and the rules for pools that wait to be released.
 
 use crate::device::PlainDevice;
 use parkade::policy::PyTorch;

@@ -1,4 +1,4 @@
-//! What releases of PyTorch do each in their own way, as their own binaries answered.
+//! Tests the rules in which releases of PyTorch differ; the expected values come from each release's own binary.
 
 use crate::device::PlainDevice;
 use parkade::policy::PyTorch;

@@ -1,4 +1,4 @@
-//! The settings parser against what the real PyTorch 2.11 allocator answered, and against arbitrary strings.
+//! Compares the settings parser with the answers of the real PyTorch 2.11 allocator, and tests it with arbitrary strings.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! The texts against those of the real PyTorch 2.11.
+//! Compares the texts with those of the real PyTorch 2.11.
 
 use parkade::stats::Stats;
 use parkade::texts::{MORE_THAN_ONE_EXABYTE, format_bytes, format_double, invalid_fraction_message};

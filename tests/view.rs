@@ -1,4 +1,4 @@
-//! What callers see of an allocator, and what its errors say.
+//! Tests what callers see of an allocator, and what its errors say.
 
 use crate::device::PlainDevice;
 use parkade::device::BackendError;

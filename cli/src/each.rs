@@ -56,7 +56,7 @@ pub trait OnEach: Command + Sync + Sized {
 pub struct Finished {
     /// The outcome.
     pub outcome: Outcome,
-    /// The answer for people.
+    /// The human-readable answer.
     pub answer: Answer,
     /// A key and its value, added to the JSON object of the ranks.
     pub addition: Option<Value>,

@@ -17,7 +17,7 @@ use crate::{Cli, Command, parse};
 pub struct Answered {
     /// Its standard output.
     pub printed: Vec<u8>,
-    /// The answer as text for people, if requested.
+    /// The human-readable answer, if requested.
     pub text: String,
     /// The same as an HTML fragment.
     pub html: String,

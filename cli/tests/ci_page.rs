@@ -1,4 +1,4 @@
-//! What docs/ci.md tells people to copy, run as it stands: the pytest fixture with a stand-in for PyTorch, and the workflow's script.
+//! Runs the code that docs/ci.md tells people to copy: the pytest fixture with a stand-in for PyTorch, and the workflow's script.
 
 mod common;
 

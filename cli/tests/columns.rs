@@ -1,4 +1,4 @@
-//! How wide answers are.
+//! Tests that answers keep to the requested width.
 
 use crate::common::{call, call_at_80_columns, parkade};
 

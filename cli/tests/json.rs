@@ -1,4 +1,4 @@
-//! docs/json.md against what the binary prints: every key that appears is documented, and every documented one appears.
+//! Compares docs/json.md with what the binary prints: every key that appears is documented, and every documented key appears.
 
 use std::collections::BTreeSet;
 use std::fs;

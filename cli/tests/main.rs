@@ -1,4 +1,4 @@
-//! The tests of the commands, one program: what they share is compiled once.
+//! The tests of the commands as one program, so that the code that they share is compiled once.
 
 mod common;
 

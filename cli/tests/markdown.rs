@@ -1,4 +1,4 @@
-//! Answers as Markdown, as for a comment on a pull request: they say what the text says, and nothing in them is for a terminal.
+//! Tests answers as Markdown, for example for a comment on a pull request: they say what the text says, without terminal styles.
 
 use crate::common::*;
 use parkade_recording::{DeviceRecording, Recording};

@@ -1,5 +1,5 @@
-//! Snapshots of programs that ran on parkade under a policy of its own: their requests are read, and what PyTorch did not decide is not
-//! taken for PyTorch's. The two files are from an H100; their stacks were taken out.
+//! Snapshots of programs that ran on parkade under a policy of its own: their requests are read, and decisions that PyTorch did
+//! not make are not attributed to PyTorch. The two files are from an H100; their stacks were taken out.
 
 use crate::common::{Folder, Run, call, pages::shipped};
 

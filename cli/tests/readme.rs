@@ -1,4 +1,4 @@
-//! What the README shows is what the commands print.
+//! Tests that the README shows what the commands print.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What every command does if nobody reads its output any more, and if the disk that it is written to is full.
+//! Tests what every command does if the reader of its output has gone, or if the disk is full.
 
 #![cfg(unix)]
 

@@ -1,4 +1,4 @@
-//! Policies that answer at random, also wrongly, in programs that do everything between two answers.
+//! Tests policies that answer at random, sometimes wrongly, in programs that use every operation between two answers.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -411,7 +411,7 @@ class MessageDiagnosisFields:
     empty: DiagnoseFigure | None = None
     #: Live and tried together.
     needed: DiagnoseFigure | None = None
-    #: The memory that the process could have.
+    #: The most memory that the process could have had.
     available: DiagnoseFigure | None = None
     #: Neither reserved here nor free.
     held_by_others: DiagnoseFigure | None = None

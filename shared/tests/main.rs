@@ -1,4 +1,4 @@
-//! One allocator for several threads.
+//! Tests one allocator that several threads share.
 
 mod addresses;
 mod order;

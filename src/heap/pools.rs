@@ -111,7 +111,8 @@ impl PoolId {
 /// again.
 #[derive(Clone, Debug)]
 pub(crate) struct PrivatePools {
-    /// When a release counts a graph as being captured.
+    /// When this PyTorch release postpones waiting: while requests are routed to a private pool, or while the caller's
+    /// stream is being captured.
     deferral: Deferral,
     /// Whether requests may fail while any requests are routed to a private pool, if the caller's stream is not
     /// captured.

@@ -141,7 +141,7 @@ pub(super) struct Calls {
     /// The moments of allocations in modules' forward passes, in order.
     forward: Vec<u32>,
     passes: Vec<Pass>,
-    /// Blocks freed later may have been freed because of an error.
+    /// The moment after which blocks may have been freed because of an error.
     until: u32,
 }
 

@@ -166,8 +166,9 @@ fn ensure_pid_is_the_drivers(pid: u32) -> Result<()> {
         "parkade runs in a separate pid namespace, as in a container, so process {pid} in NVML's list may be a process of the \
          host and not process {pid} here: run parkade on the host, or in a container that shares the host's pids (--pid=host)"
     );
-    let has_driver = has_driver(pid)
-        .with_context(|| format!("cannot check whether process {pid} is the one that NVML lists: run it as its user or root"))?;
+    let has_driver = has_driver(pid).with_context(|| {
+        format!("cannot check whether process {pid} is the one that NVML lists: run parkade as its user or as root")
+    })?;
     ensure!(
         has_driver,
         "process {pid} does not use the driver, so it is not the process that NVML lists: in a container NVML lists the host's \

@@ -1,4 +1,4 @@
-//! `parkade ops`: runs a script of operations on the core, with the answers that the real allocator's harness gives.
+//! `parkade ops`: runs a script of operations on the core, and prints the answers in the format of the real allocator's harness.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};

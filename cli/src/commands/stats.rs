@@ -497,6 +497,8 @@ fn series(answer: &mut Answer, device: &Device) {
         table.row(cells(moment).into_iter().skip(first));
     }
     answer.table(table);
+    let at = if device.mark.is_some() { "at the end of each step" } else { "after each entry" };
+    answer.toned(Tone::Dim, format!("fragmentation is 1 - allocated / reserved {at}; parkade diff --all shows it at the peaks"));
 }
 
 fn cells(moment: &Moment) -> [String; HEADS.len()] {

@@ -1,4 +1,4 @@
-//! An answer for people: one structure, written as text, Markdown or HTML.
+//! A human-readable answer: one structure, written as text, Markdown or HTML.
 //!
 //! A command decides which parts its answer has and in which order; this module decides how they look. A short answer has a maximum
 //! number of lines: if it would be longer, optional rows are dropped, the last one first.

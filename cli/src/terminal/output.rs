@@ -66,7 +66,7 @@ pub fn stdout() -> BufWriter<Stream<StdoutLock<'static>>> {
     BufWriter::new(Stream::named(io::stdout().lock(), "standard output"))
 }
 
-/// The stream for text for people, buffered: standard error if standard output is left to data. Colours are dropped if it is
+/// The buffered stream for human-readable output: standard error if standard output is left to data. Colours are dropped if it is
 /// not a terminal.
 pub(crate) fn text() -> BufWriter<Box<dyn Write>> {
     let stream: Box<dyn Write> = if is_stdout_left_to_data() {
@@ -80,12 +80,12 @@ pub(crate) fn text() -> BufWriter<Box<dyn Write>> {
 /// Whether a file is written to standard output.
 static IS_STDOUT_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Sends text for people to standard error from now on, because a file was requested on standard output.
+/// Sends human-readable output to standard error from now on, because a file was requested on standard output.
 pub(crate) fn leave_stdout_to_data() {
     IS_STDOUT_TAKEN.store(true, Ordering::Relaxed);
 }
 
-/// Whether text for people goes to standard error.
+/// Whether human-readable output goes to standard error.
 fn is_stdout_left_to_data() -> bool {
     IS_STDOUT_TAKEN.load(Ordering::Relaxed)
 }

@@ -51,7 +51,7 @@ impl From<Outcome> for ExitCode {
 /// The output that a command prints on standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// Text for people, with colours on a terminal.
+    /// Human-readable text, with colours on a terminal.
     Text,
     /// The same text as Markdown.
     Markdown,
@@ -107,7 +107,7 @@ pub trait Command {
         Subject::None
     }
 
-    /// Returns the answer for people.
+    /// Returns the human-readable answer.
     fn answer(&self, _: &Self::Found) -> Answer {
         Answer::new()
     }
@@ -221,7 +221,7 @@ fn write_found<C: Command>(command: &C, found: &C::Found, out: &mut dyn Write) -
     }
 }
 
-/// Renders an answer in the requested form for people.
+/// Renders a human-readable answer in the requested form.
 pub fn written(form: Form, answer: &Answer) -> Vec<u8> {
     let text = if form == Form::Markdown { answer.markdown() } else { answer.text(Width::of_output()) };
     text.into_bytes()

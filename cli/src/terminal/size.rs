@@ -146,7 +146,7 @@ fn fraction_of(digits: &str, factor: u64) -> Option<u128> {
     Some(u128::from(factor) * digits.parse::<u128>().ok()? / scale)
 }
 
-/// Formats a signed size for people.
+/// Formats a signed size in human-readable form.
 pub fn show(bytes: i64) -> String {
     u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), show_bytes)
 }

@@ -1,4 +1,4 @@
-//! Tests that cannot run everywhere: where they cannot, they are listed as ignored, with the reason.
+//! Runs tests that cannot run everywhere; a test that cannot run is listed as ignored, with the reason.
 
 use std::process::{Command, ExitCode};
 

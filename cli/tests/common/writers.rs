@@ -1,4 +1,5 @@
-//! Every option with which a command writes a file. The unit tests of the binary hold this list against the definitions of its commands.
+//! Every option with which a command writes a file. The unit tests of the binary compare this list with the definitions of its
+//! commands.
 
 /// A way to make a command write a file.
 pub(crate) struct Writer {

@@ -189,7 +189,7 @@ fn refused(copied: &mut Copied, strange: Held) -> Result<(), Broken> {
     copied.core.record_stream(&allocation, StreamId(1));
     let answer = copied.core.free(allocation);
     ensure(Law::Reference, answer == Err(FreeError::NotAllocated) && !is_known, || {
-        format!("allocator {} freed memory that it does not hold, created by {maker}: {answer:?}", copied.number)
+        format!("allocator {} freed an allocation of allocator {maker}, which it does not hold: {answer:?}", copied.number)
     })
 }
 

@@ -98,7 +98,7 @@ pub enum PickleProblem {
         /// The opcode's byte.
         code: u8,
     },
-    /// The opcode is valid in a pickle, but no snapshot contains it (sets).
+    /// The opcode is valid in a pickle, but builds a set, which no snapshot contains.
     #[error("opcode {} (0x{code:02x}) does not belong in a memory snapshot", name(*code).unwrap_or("?"))]
     Unsupported {
         /// The opcode's byte.

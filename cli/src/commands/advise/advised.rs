@@ -32,7 +32,8 @@ use crate::terminal::{output, progress, recording, size};
 /// max_split_size_mb, garbage_collection_threshold and roundup_power2_divisions in many values and combinations, refined around the best.
 /// For each, the table shows whether every request is served, the peak of reserved memory, how often the cache had to be emptied, the cost
 /// of driver calls, and the smallest memory in which it fits. Without --capacity or --limit, an out-of-memory error in the recording shows
-/// roughly how much memory there was; if there is none, no setting has to change, and the answer names those that need the least memory.
+/// roughly how much memory there was; if there is none, no setting has to change, and the answer names those that need the least
+/// memory.
 ///
 /// If the recorded run died of an out-of-memory error, the rest of the run is not in the file and is estimated from the steps
 /// before the error. Settings fit if they serve the rest too and nothing makes the estimate doubtful; if not, they only get

@@ -555,7 +555,7 @@ fn serves_all(job: &Job) -> String {
     };
     let room = match (standing.available_bytes, standing.margin_bytes()) {
         (Some(available), Some(..0)) => format!(
-            "with the estimated rest of its run, rank {} would need {}, more than the {} available",
+            "including the estimated rest of its run, rank {} would need {}, more than the {} available",
             tightest.number,
             show_bytes(standing.needs_bytes),
             show_bytes(available)

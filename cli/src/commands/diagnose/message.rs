@@ -478,8 +478,8 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     notes
 }
 
-/// What this process used inside and outside of PyTorch's allocator, and what other processes used; `None` if the message does not
-/// say what this process used.
+/// What this process used inside and outside of PyTorch's allocator, and what other processes used; `None` if the message does
+/// not say what this process used.
 fn own_use(diagnosis: &MessageDiagnosis) -> Option<String> {
     let (own, outside, reserved) = (diagnosis.own_process()?, diagnosis.own_outside()?, diagnosis.message.reserved?);
     let of = diagnosis.message.total.map_or_else(String::new, |total| format!("of the device's {total}, "));
@@ -799,7 +799,7 @@ view! {
         empty: Option<Figure> = figure(diagnosis.explained().empty),
         /// Live and tried together.
         needed: Option<Figure> = figure(diagnosis.explained().needed),
-        /// The memory that the process could have.
+        /// The most memory that the process could have had.
         available: Option<Figure> = figure(diagnosis.explained().available),
         /// Neither reserved here nor free.
         held_by_others: Option<Figure> = figure(diagnosis.explained().held_by_others),

@@ -25,8 +25,8 @@ const PARTS: usize = 2;
 /// The smallest share of the largest change that is named.
 const LEAST_SHARE: f64 = 0.1;
 
-/// Why reserved memory changed, which blocks did, and where the change begins, with these names for the two sides; for a run that is
-/// not compared, what reached its peak.
+/// Why reserved memory changed, which blocks did, and where the change begins, with these names for the two sides; for a run that
+/// is not compared, what reached its peak.
 pub(super) fn rows(compared: &Compared, shown: &Shown, names: [&str; 2]) -> Vec<Row> {
     match shown {
         Shown::One(run) => peak(compared, run).into_iter().collect(),

@@ -19,9 +19,9 @@ use crate::terminal::{recording, size};
 
 /// Compare two snapshots or two folders, or the ranks of one folder.
 ///
-/// Says what grew and by how much. A and B may be recordings before and after a change, under two settings, or at two points of one
-/// run. With one file, diff shows its peaks and checks them. Blocks are paired by the stack that allocated them; without stacks, by
-/// size.
+/// Says what grew and by how much. A and B may be recordings before and after a change, under two settings, or at two points of
+/// one run. With one file, diff shows its peaks and checks them. Blocks are paired by the stack that allocated them; without
+/// stacks, by size.
 ///
 /// A and B may be folders of ranks: each rank of A is compared with the rank of the same number in B; the numbers come from the
 /// file names. All ranks are shown in a table, the worst one in full, and every rank is checked. With one folder, the rank whose
@@ -41,11 +41,11 @@ before, or if a rank is in only one folder. For several ranks, the worst code: 2
 pub(crate) struct Args {
     /// The first recording, or a folder of ranks.
     pub(super) a: PathBuf,
-    /// The second recording or folder. Without it, a file is shown and checked alone, and the ranks of a folder are compared with each
-    /// other.
+    /// The second recording or folder. Without it, a file is shown and checked alone, and the ranks of a folder are compared with
+    /// each other.
     pub(super) b: Option<PathBuf>,
-    /// Fail if the peak of reserved memory is above this: a percentage is growth from A to B, a size is the peak of B, or of the only
-    /// file. Allocated memory is not checked: a memory limit applies to reserved memory. May be repeated.
+    /// Fail if the peak of reserved memory is above this: a percentage is growth from A to B, a size is the peak of B, or of the
+    /// only file. Allocated memory is not checked: a memory limit applies to reserved memory. May be repeated.
     #[arg(long, value_name = "PERCENT|SIZE", value_parser = Above::parse)]
     pub(super) fail_above: Vec<Above>,
     /// Compare this step of A with this step of B, or two steps of one file. Steps are counted from 0, as parkade stats --steps

@@ -160,7 +160,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
     ranks.sort_by_key(Rank::weight);
     let has_bounds = !args.fail_above.is_empty();
     outcome = ranks.iter().fold(outcome, |worst, rank| worst.worse(rank.outcome));
-    // A rank without a counterpart passes no check.
+    // A rank that is in only one folder cannot pass a check.
     if has_bounds && matched.are_alone() {
         outcome = outcome.worse(Outcome::NotKnown);
     }

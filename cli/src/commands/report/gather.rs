@@ -1,4 +1,4 @@
-//! The arguments of a report, and everything that it shows, computed.
+//! Defines the arguments of a report, and computes everything that it shows.
 //!
 //! Everything uses the same limit of the recorded run, which a recording does not contain: the given one, or the one that
 //! `parkade advise` infers for each device. This applies to the statements about the run, the graphs, the settings that are

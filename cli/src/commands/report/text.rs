@@ -61,7 +61,11 @@ pub(super) fn answer(report: &Report, size: Size) -> Answer {
         }
         let of = if report.devices.len() > 1 { format!(" device {}", device.number) } else { String::new() };
         answer.headline(Tone::Plain, words::what_happened(device));
-        let settings = format!("settings {}; {}; {}", words::settings(report), words::exactness(device), words::version(report));
+        let of_run = match words::settings(report) {
+            default if default == "default settings" => default,
+            other => format!("settings {other}"),
+        };
+        let settings = format!("{of_run}; {}; {}", words::exactness(device), words::version(report));
         answer.toned(Tone::Dim, format!("{name}{of}: {settings}"));
         answer.gap();
         if device.timeline.entries > 0 {

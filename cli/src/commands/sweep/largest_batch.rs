@@ -138,7 +138,7 @@ impl Found {
         self.grids().map(|grid| args.shown.noted(&grid)).collect::<Vec<_>>().join("\n")
     }
 
-    /// The same for people.
+    /// The same in human-readable form.
     pub(super) fn answer(&self) -> Answer {
         let mut answer = Answer::new();
         answer.paragraph(format!("the driver's context takes {} of each device", show_bytes(self.context_bytes)));

@@ -104,7 +104,7 @@ impl Command for Args {
             Found::Batches(found) => answer = found.answer(),
             Found::Part(rows) => {
                 let (path, count) = (self.path(), output::count(rows.len() as u64, "row"));
-                answer.paragraph(format!("part {}: {count} in {path}; parkade merge puts the parts together", self.shard));
+                answer.paragraph(format!("part {}: {count} in {path}; parkade merge joins the parts", self.shard));
                 answer.paragraphs(rows::lines_about_builds(rows, &Overlap::default()));
             }
         }

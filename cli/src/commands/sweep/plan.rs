@@ -356,8 +356,8 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
 /// graphs are reset. Two more columns are results, not bounds: the need of an ideal allocator that remaps pages of 2 MiB at
 /// will, and the best packing found offline, with every lifetime known in advance.
 ///
-/// The policies are marked by how PyTorch can use them. The verdict names the best one with PyTorch alone, with parkade.enable and in
-/// the simulator, and each line to paste states its condition.
+/// The policies are marked by how PyTorch can use them. The verdict names the best one with PyTorch alone, with parkade.enable
+/// and in the simulator, and each line to paste states its condition.
 ///
 /// A row depends only on its job, so any number of threads or machines produces the same bytes.
 ///
