@@ -20,15 +20,22 @@ use crate::error::{AddressError, Error};
 /// An allocator whose blocks are identified by their addresses.
 pub struct ByAddress<D: DeviceBackend, P: Policy, O: Observer = ()> {
     allocator: Allocator<D, P, O>,
-    table: Table,
-    /// Holds the table while a request is served, so that callbacks can free memory; `None` if there are no
-    /// callbacks.
-    lent: Option<Arc<Mutex<Table>>>,
+    blocks: Blocks,
+}
+
+/// The table, wherever it is.
+#[derive(Default)]
+struct Blocks {
+    /// The table while there are no callbacks; afterwards it stays empty.
+    own: Table,
+    /// The table if there are callbacks. They belong to the allocator and can run in any of its requests, so each has
+    /// a reference to the table. Whoever holds the lock calls nothing that could run a callback.
+    shared: Option<Arc<Mutex<Table>>>,
 }
 
 /// The blocks that were handed out by address.
 #[derive(Default)]
-pub(crate) struct Table {
+struct Table {
     /// The block that was handed out last, while it is allocated, because many blocks are freed before the next
     /// allocation.
     newest: Option<Allocation>,
@@ -56,17 +63,16 @@ fn hash(address: DeviceAddress) -> u64 {
 impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// Wraps an allocator. Blocks that it has already handed out keep their handles.
     pub fn new(allocator: Allocator<D, P, O>) -> ByAddress<D, P, O> {
-        ByAddress { allocator, table: Table::default(), lent: None }
+        ByAddress { allocator, blocks: Blocks::default() }
     }
 
     /// Registers a callback that may free blocks when no free block serves a request, as
-    /// [`Allocator::register_free_memory_callback`] does. The callback frees blocks by address.
+    /// [`Allocator::register_free_memory_callback`] does. The callback frees blocks by address, also if the request is
+    /// made through [`ByAddress::allocator_mut`].
     pub fn register_free_memory_callback(&mut self, mut callback: impl FnMut(&mut Inside<'_, D, P, O>) -> bool + Send + 'static) {
-        let lent = Arc::clone(self.lent.get_or_insert_default());
-        self.allocator.register_free_memory_callback(Box::new(move |allocator| {
-            let mut table = lent.lock().unwrap_or_else(PoisonError::into_inner);
-            callback(&mut Inside { allocator, table: &mut table })
-        }));
+        let table = self.blocks.share();
+        self.allocator
+            .register_free_memory_callback(Box::new(move |allocator| callback(&mut Inside { allocator, table: &table })));
     }
 
     /// Like [`Allocator::allocate`]. Returns the address of the block's first byte.
@@ -113,7 +119,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         Ok(self.allocator.allocate_at(requested, stream, address)?.map(|allocation| self.hold(allocation)))
     }
 
-    /// Allocates, and holds the block by its address. Meanwhile, callbacks have the table.
+    /// Allocates, and holds the block by its address.
     #[inline(always)]
     fn allocate_by(
         &mut self,
@@ -121,23 +127,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         requested: Bytes,
         stream: StreamId,
     ) -> Result<DeviceAddress, Box<AllocError>> {
-        if self.lent.is_some() {
-            self.lend_table();
-        }
-        let outcome = allocate(&mut self.allocator, requested, stream);
-        if self.lent.is_some() {
-            self.lend_table();
-        }
-        Ok(self.hold(outcome?))
-    }
-
-    /// Exchanges the table with the one that callbacks see.
-    #[cold]
-    #[inline(never)]
-    fn lend_table(&mut self) {
-        if let Some(lent) = &self.lent {
-            std::mem::swap(&mut self.table, &mut lent.lock().unwrap_or_else(PoisonError::into_inner));
-        }
+        let allocation = allocate(&mut self.allocator, requested, stream)?;
+        Ok(self.hold(allocation))
     }
 
     /// Frees a block with [`Allocator::free`].
@@ -152,7 +143,25 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// See [`ByAddress::allocate_boxed`].
     #[inline]
     pub(crate) fn free_boxed(&mut self, address: DeviceAddress) -> Result<(), Box<Error>> {
-        let Some(allocation) = self.table.take(address) else { return Err(self.problem(address).into()) };
+        // The test is here, not only in `take`, so that without callbacks the handle stays in registers.
+        if self.blocks.shared.is_some() {
+            return self.free_shared(address);
+        }
+        let taken = self.blocks.own.take(address);
+        self.free_taken(taken, address)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_shared(&mut self, address: DeviceAddress) -> Result<(), Box<Error>> {
+        let taken = self.blocks.take(address);
+        self.free_taken(taken, address)
+    }
+
+    /// Frees the block whose handle was taken out of the table.
+    #[inline(always)]
+    fn free_taken(&mut self, taken: Option<Allocation>, address: DeviceAddress) -> Result<(), Box<Error>> {
+        let Some(allocation) = taken else { return Err(self.problem(address).into()) };
         match self.allocator.free(allocation) {
             Ok(()) => Ok(()),
             Err(FreeError::NotAllocated) => Err(self.problem(address).into()),
@@ -165,13 +174,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// # Errors
     /// No block that was handed out by address begins there.
     pub fn record_stream(&mut self, address: DeviceAddress, stream: StreamId) -> Result<(), AddressError> {
-        match self.table.find(address).filter(|held| self.allocator.is_allocated(held)) {
-            Some(held) => {
-                self.allocator.record_stream(held, stream);
-                Ok(())
+        let allocator = &mut self.allocator;
+        let recorded = self.blocks.find(address, |held| {
+            let is_allocated = allocator.is_allocated(held);
+            if is_allocated {
+                allocator.record_stream(held, stream);
             }
-            None => Err(self.problem(address)),
-        }
+            is_allocated
+        });
+        if recorded == Some(true) { Ok(()) } else { Err(self.problem(address)) }
     }
 
     /// Returns the block that was handed out by address and begins there, from
@@ -180,7 +191,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// # Errors
     /// No block that was handed out by address begins there.
     pub fn block(&self, address: DeviceAddress) -> Result<PlacedBlock, AddressError> {
-        let block = self.table.find(address).and_then(|held| self.allocator.block_of(held));
+        let block = self.blocks.find(address, |held| self.allocator.block_of(held)).flatten();
         block.ok_or_else(|| self.problem(address))
     }
 
@@ -188,20 +199,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     #[inline]
     pub fn hold(&mut self, allocation: Allocation) -> DeviceAddress {
         let address = allocation.address();
-        if let Some(older) = self.table.newest.replace(allocation) {
-            let at = older.address();
-            match self.table.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
-                // One of the two blocks became invalid when a pool was restored, or belongs to a different allocator.
-                Entry::Occupied(mut entry) => {
-                    if !self.allocator.is_allocated(entry.get()) {
-                        *entry.get_mut() = older;
-                    }
-                }
-                Entry::Vacant(entry) => {
-                    entry.insert(older);
-                }
-            }
-        }
+        let allocator = &self.allocator;
+        self.blocks.insert(allocation, |held| allocator.is_allocated(held));
         address
     }
 
@@ -211,7 +210,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// No block that was handed out by address begins there.
     #[inline]
     pub fn release(&mut self, address: DeviceAddress) -> Result<Allocation, AddressError> {
-        self.table.take(address).ok_or_else(|| self.problem(address))
+        self.blocks.take(address).ok_or_else(|| self.problem(address))
     }
 
     /// Restores a private pool: [`Allocator::restore_pool`]. The restored blocks are identified by their addresses.
@@ -222,7 +221,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         let restored = self.allocator.restore_pool(checkpoint)?;
         for &address in &restored.freed {
             // The table does not contain blocks that were allocated by handle.
-            let _: Option<Allocation> = self.table.take(address);
+            let _: Option<Allocation> = self.blocks.take(address);
         }
         let allocated = restored.allocations.into_iter().map(|allocation| self.hold(allocation)).collect();
         Ok(RestoredPool { freed: restored.freed, allocated })
@@ -242,12 +241,73 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     }
 }
 
+impl Blocks {
+    /// Returns the table for a callback.
+    fn share(&mut self) -> Arc<Mutex<Table>> {
+        let own = &mut self.own;
+        Arc::clone(self.shared.get_or_insert_with(|| Arc::new(Mutex::new(std::mem::take(own)))))
+    }
+
+    /// See [`Table::find`].
+    fn find<R>(&self, address: DeviceAddress, read: impl FnOnce(&Allocation) -> R) -> Option<R> {
+        match &self.shared {
+            None => self.own.find(address).map(read),
+            Some(shared) => in_shared(shared, |table| table.find(address).map(read)),
+        }
+    }
+
+    /// See [`Table::insert`].
+    #[inline(always)]
+    fn insert(&mut self, allocation: Allocation, is_allocated: impl Fn(&Allocation) -> bool) {
+        match &self.shared {
+            None => self.own.insert(allocation, is_allocated),
+            Some(shared) => in_shared(shared, |table| table.insert(allocation, is_allocated)),
+        }
+    }
+
+    /// See [`Table::take`].
+    #[inline(always)]
+    fn take(&mut self, address: DeviceAddress) -> Option<Allocation> {
+        match &self.shared {
+            None => self.own.take(address),
+            Some(shared) => in_shared(shared, |table| table.take(address)),
+        }
+    }
+}
+
+/// Works on the table that callbacks have too. A panic of the program leaves the table whole, because the table's user
+/// calls no code of the program meanwhile. It is a separate function so that requests without callbacks cost no more.
+#[cold]
+#[inline(never)]
+fn in_shared<R>(shared: &Mutex<Table>, work: impl FnOnce(&mut Table) -> R) -> R {
+    work(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 impl Table {
     /// Returns the handle of the block that begins there. The handle is invalid after a restore that failed or was not
     /// made through this type.
     fn find(&self, address: DeviceAddress) -> Option<&Allocation> {
         let newest = self.newest.as_ref().filter(|newest| newest.address() == address);
         newest.or_else(|| self.others.find(hash(address), |held| held.address() == address))
+    }
+
+    /// Puts a handle into the table.
+    #[inline(always)]
+    fn insert(&mut self, allocation: Allocation, is_allocated: impl Fn(&Allocation) -> bool) {
+        if let Some(older) = self.newest.replace(allocation) {
+            let at = older.address();
+            match self.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
+                // One of the two blocks became invalid when a pool was restored, or belongs to a different allocator.
+                Entry::Occupied(mut entry) => {
+                    if !is_allocated(entry.get()) {
+                        *entry.get_mut() = older;
+                    }
+                }
+                Entry::Vacant(entry) => {
+                    entry.insert(older);
+                }
+            }
+        }
     }
 
     /// Takes a handle out of the table.
@@ -264,7 +324,7 @@ impl Table {
 /// The allocator as a callback sees it while a request waits for memory.
 pub struct Inside<'a, D: DeviceBackend, P: Policy, O: Observer> {
     allocator: &'a mut Allocator<D, P, O>,
-    table: &'a mut Table,
+    table: &'a Mutex<Table>,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Inside<'_, D, P, O> {
@@ -274,7 +334,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Inside<'_, D, P, O> {
     /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`].
     pub fn free(&mut self, address: DeviceAddress) -> Result<(), Error> {
         let unknown = Error::Address(AddressError::NotAllocated { address });
-        let Some(allocation) = self.table.take(address) else { return Err(unknown) };
+        let Some(allocation) = in_shared(self.table, |table| table.take(address)) else { return Err(unknown) };
         match self.allocator.free(allocation) {
             Ok(()) => Ok(()),
             Err(FreeError::NotAllocated) => Err(unknown),

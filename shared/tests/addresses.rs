@@ -1,5 +1,7 @@
 //! Tests blocks by address: which addresses the allocator refuses, and with which error.
 
+use std::sync::mpsc::channel;
+
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
@@ -150,4 +152,30 @@ fn a_stream_is_not_recorded_for_a_handle_that_is_void() {
     assert_eq!(allocate(&mut core, 1_000), address.offset(Bytes::mib(2)), "it is served by the default pool");
     assert_eq!(core.record_stream(address, StreamId(7)), Ok(()));
     assert_eq!(core.free(address), Ok(()));
+}
+
+/// A callback of [`ByAddress`] frees blocks by their addresses, however the request that it serves was made.
+#[test]
+fn a_callback_frees_by_address_during_any_request() {
+    type Request = fn(&mut Core) -> Result<DeviceAddress, AllocError>;
+    const BYTES: Bytes = Bytes::mib(200);
+    let requests: [Request; 4] = [
+        |core| core.allocate(BYTES, StreamId::DEFAULT),
+        |core| core.raw_allocate(BYTES, StreamId::DEFAULT),
+        |core| core.allocator_mut().allocate(BYTES, StreamId::DEFAULT).map(|handle| core.hold(handle)),
+        |core| core.allocator_mut().raw_allocate(BYTES, StreamId::DEFAULT).map(|handle| core.hold(handle)),
+    ];
+    for (number, request) in requests.into_iter().enumerate() {
+        let mut core = core();
+        let spare = core.allocate(BYTES, StreamId::DEFAULT).expect("there is memory");
+        let (send, freed) = channel();
+        core.register_free_memory_callback(move |inside| {
+            send.send([inside.free(spare), inside.free(spare)]).expect("it is received");
+            true
+        });
+        assert_eq!(request(&mut core), Ok(spare), "request {number}");
+        let twice = Err(Error::Address(AddressError::NotAllocated { address: spare }));
+        assert_eq!(freed.recv(), Ok([Ok(()), twice]), "request {number}");
+        assert_eq!(core.free(spare), Ok(()), "it was handed out again");
+    }
 }
