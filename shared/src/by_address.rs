@@ -3,7 +3,7 @@
 //! The core identifies blocks by handles that cannot be copied, so that no block is freed twice. This module keeps the
 //! handles in a table by address. A free and each recorded stream need one lookup.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -16,6 +16,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError};
 
 use crate::error::{AddressError, Error};
+use crate::sync::Mutex;
 
 /// An allocator whose blocks are identified by their addresses.
 pub struct ByAddress<D: DeviceBackend, P: Policy, O: Observer = ()> {

@@ -5,6 +5,7 @@ mod by_address;
 mod error;
 mod lock;
 mod shared;
+mod sync;
 
 pub use by_address::{ByAddress, Inside, RestoredPool};
 pub use error::{AddressError, Error};

@@ -11,10 +11,9 @@
 //! during a driver call. Each sleep lasts only a fraction of the time waited so far, so the thread soon notices the
 //! release.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use spin::mutex::{SpinMutex, SpinMutexGuard};
+use crate::sync::{AtomicUsize, Instant, Ordering, SpinMutex, SpinMutexGuard, pause, sleep, thread_number};
 
 /// The number of pauses before the second try; before each later try, there are twice as many.
 const FIRST_PAUSES: u32 = 16;
@@ -43,6 +42,7 @@ pub(crate) struct Lock<T> {
     value: SpinMutex<Apart<T>>,
 }
 
+/// Not a [`thread_number`], and neither is [`BROKEN`].
 const NOBODY: usize = 0;
 /// A thread panicked while it was using the value.
 const BROKEN: usize = usize::MAX;
@@ -94,9 +94,7 @@ impl<T> Lock<T> {
         let since = Instant::now();
         let mut pauses = FIRST_PAUSES;
         loop {
-            for _ in 0..pauses {
-                std::hint::spin_loop();
-            }
+            pause(pauses);
             // Only reading the lock leaves its cache line with the holder until the lock is released.
             if !self.value.is_locked()
                 && let Some(guard) = self.value.try_lock()
@@ -107,7 +105,7 @@ impl<T> Lock<T> {
             if waited < SPINNING {
                 pauses = pauses.saturating_mul(2);
             } else {
-                std::thread::sleep((waited / PATIENCE).min(LONGEST_SLEEP));
+                sleep((waited / PATIENCE).min(LONGEST_SLEEP));
             }
         }
     }
@@ -116,20 +114,4 @@ impl<T> Lock<T> {
     pub(crate) fn into_inner(self) -> Result<T, Refusal> {
         if self.holder.into_inner() == NOBODY { Ok(self.value.into_inner().0) } else { Err(Refusal::Poisoned) }
     }
-}
-
-/// Returns a number that no other running thread has and that is neither [`NOBODY`] nor [`BROKEN`]: an address in the
-/// thread's own memory. The system provides it, because a thread-local variable in a library that is loaded late would
-/// cost a call each time.
-#[cfg(unix)]
-#[inline]
-fn thread_number() -> usize {
-    nix::sys::pthread::pthread_self() as usize
-}
-
-#[cfg(not(unix))]
-#[inline]
-fn thread_number() -> usize {
-    thread_local!(static OWN: u8 = const { 0 });
-    OWN.with(|own| std::ptr::from_ref(own).addr())
 }
