@@ -152,7 +152,7 @@ impl Books {
                 self.check_held(caller)?;
             }
             Answer::Freed(..) => self.leaving.append(&mut self.freeing),
-            Answer::Pool(answer) => self.routing.follow(caller.core.policy().profile(), step, *answer)?,
+            Answer::Pool(answer) => self.routing.follow(caller.core.policy().profile(), caller.streams, step, *answer)?,
             Answer::Saved(answer) => self.check_saved(caller, step, answer)?,
             Answer::Restored(freed, _) => self.check_restored(caller, step, freed)?,
             Answer::NotRestored(error) => self.check_not_restored(caller, step, error)?,

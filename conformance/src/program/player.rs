@@ -383,9 +383,11 @@ impl Player {
     fn perform(&mut self, step: Step) -> Result<Outcome, Broken> {
         let Player { caller, beside, books, .. } = self;
         if let Some(books) = books {
-            // Only a read shows on a real device whether something was overwritten.
-            if let (Step::Free(which), Some(_)) = (step, caller.device.steer().insight().is_none().then_some(())) {
-                caller.pick(which).map_or(Ok(()), |which| caller.read(which, self.contents))?;
+            if let Step::Free(which) = step {
+                // Only a read shows on a real device whether something was overwritten.
+                let is_real = caller.device.steer().insight().is_none();
+                let picked = caller.pick(which).filter(|_| is_real);
+                picked.map_or(Ok(()), |which| caller.read(which, self.contents))?;
             }
             books.before(caller, step);
         }

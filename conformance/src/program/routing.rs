@@ -9,7 +9,6 @@ use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{PoolId, StreamId};
 
 use super::step::{POOLS, Step};
-use crate::backend::STREAMS;
 use crate::law::{Broken, Law, ensure};
 
 /// The expected state of private pools.
@@ -75,11 +74,17 @@ impl Routing {
         self.whole.contains(&pool)
     }
 
-    /// Applies a step on a pool, and checks its answer.
+    /// Applies a step on a pool, and checks its answer. The steps name streams by their indices in `streams`.
     ///
     /// # Errors
     /// If the answer does not match the pool's routing and uses.
-    pub(super) fn follow(&mut self, profile: &Profile, step: Step, answer: Result<(), PoolError>) -> Result<(), Broken> {
+    pub(super) fn follow(
+        &mut self,
+        profile: &Profile,
+        streams: [StreamId; 4],
+        step: Step,
+        answer: Result<(), PoolError>,
+    ) -> Result<(), Broken> {
         let (Step::CreatePool(pool) | Step::BeginPool(pool, _) | Step::EndPool(pool) | Step::ReleasePool(pool)) = step else {
             return Ok(());
         };
@@ -104,7 +109,7 @@ impl Routing {
         if let Step::BeginPool(_, place) = step {
             self.has_failed |= answer.is_err();
             if answer.is_ok() {
-                self.routed.push((pool, place.map(|place| StreamId(STREAMS[place]))));
+                self.routed.push((pool, place.map(|place| streams[place])));
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::backend::{AnyBackend, EventTiming};
 use crate::checks::campaign::Subject;
 use crate::law::{Broken, Law, ensure};
 use crate::program::draw::{careful, sizes};
-use crate::program::search::{Stopped, run_cases, runner};
+use crate::program::search::{Stopped, may_expand, run_cases, runner};
 use crate::program::step::{Setup, Step, texts};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
@@ -27,13 +27,21 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     entries
 }
 
-/// Runs the requests and frees of drawn programs, on ordinary segments, and checks each program.
-fn check_cases(effort: &Effort, salt: u64, check: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>) -> Verdict {
+/// Checks the requests and frees of drawn programs.
+fn check_cases(
+    backend: &AnyBackend,
+    effort: &Effort,
+    salt: u64,
+    check: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>,
+) -> Verdict {
     let cases = Effort { cases: (effort.cases / 4).max(1), ..*effort };
+    let may_expand = may_expand(backend);
     let requests = |step: &Step| matches!(step, Step::Allocate(..) | Step::Free(_));
     let strategy = careful(EventTiming::Seeded(0), 120).prop_map(move |(setup, mut steps)| {
         steps.retain(requests);
-        (Setup { release: Setup::PLAIN.release, capacity: setup.capacity.min(300 * MIB), ..setup }, steps)
+        let setup = Setup { release: Setup::PLAIN.release, capacity: setup.capacity.min(300 * MIB), ..setup };
+        let is_plain = may_expand || !setup.text(setup.settings).contains("expandable_segments:True");
+        (Setup { settings: if is_plain { setup.settings } else { 0 }, ..setup }, steps)
     });
     run_cases(&cases, salt, &strategy, |(setup, steps)| check(setup, steps).map(|()| steps.len() as u64))
 }
@@ -70,7 +78,7 @@ fn broken(seen: String) -> Stopped {
 /// A limit has no effect before memory runs short, so a larger limit cannot take effect earlier. Garbage collection is
 /// excluded, because it depends on the limit itself.
 fn limit(backend: &AnyBackend, effort: &Effort) -> Verdict {
-    check_cases(effort, 3, |setup, steps| {
+    check_cases(backend, effort, 3, |setup, steps| {
         let collects = setup.text(setup.settings).contains("garbage_collection");
         let setup = Setup { settings: if collects { 0 } else { setup.settings }, ..*setup };
         let mut last = 0;
@@ -88,7 +96,7 @@ fn limit(backend: &AnyBackend, effort: &Effort) -> Verdict {
 }
 
 fn collection(backend: &AnyBackend, effort: &Effort) -> Verdict {
-    check_cases(effort, 4, |setup, steps| {
+    check_cases(backend, effort, 4, |setup, steps| {
         let with = |text: &str| until_pressure(backend, &setup.with_settings(text), steps, None);
         let (without, with) = (with("")?.1, with("garbage_collection_threshold:0.6")?.1);
         // On a real device the addresses of segments may differ, but not the actions and sizes.
