@@ -13,32 +13,21 @@ import subprocess
 
 import switch
 
-# Files that the programs read at run time, at the paths compiled into them.
-READ = ["conformance/oracle/golden", "conformance/recordings"]
 LIST = "bugs.json"
 
 
-def write(folder, programs, bugs):
-    """Copies the programs, stripped, and what they read into the folder, with the list of bugs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = {}
-    for name, path in programs.items():
-        names[name] = "bin-" + name.replace(":", "-")
-        shutil.copy(path, folder / names[name])
-        subprocess.run(["strip", folder / names[name]], check=True)
+def write(folder, built, bugs):
+    """Copies the programs, stripped, and the copy of the workspace, which they read, into the folder, with the list of bugs."""
+    shutil.copytree(switch.HOME / "work", folder / "work", dirs_exist_ok=True)
+    for path in [built.suite, *(test.path for test in built.tests)]:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["strip", switch.HOME / path, "-o", folder / path], check=True)
     # The scripts themselves, so that the folder needs nothing else.
-    shutil.copytree(
-        pathlib.Path(__file__).parent,
-        folder / "mutants",
-        dirs_exist_ok=True,
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    for part in READ:
-        shutil.copytree(switch.WORK / part, folder / part, dirs_exist_ok=True)
+    shutil.copytree(pathlib.Path(__file__).parent, folder / "mutants", dirs_exist_ok=True)
     content = {
-        "built_at": str(switch.WORK),
-        "programs": names,
-        "bugs": [{"bug": dataclasses.asdict(bug), "unseen": unseen} for bug, unseen in bugs],
+        "built_at": str(switch.HOME),
+        "built": dataclasses.asdict(built),
+        "bugs": [dataclasses.asdict(bug) for bug in bugs],
     }
     (folder / LIST).write_text(json.dumps(content, indent=1))
 
@@ -51,19 +40,19 @@ def opened(folder):
     """
     folder = folder.resolve()
     content = json.loads((folder / LIST).read_text())
-    programs = {name: str(folder / file) for name, file in content["programs"].items()}
-    for path in programs.values():
+    built = switch.Built(**content["built"])
+    built.tests = [switch.Program(**test) for test in built.tests]
+    for path in [built.suite, *(test.path for test in built.tests)]:
         # Some ways of copying files lose the file modes.
-        pathlib.Path(path).chmod(stat.S_IRWXU)
-    bugs = [(switch.Bug(**entry["bug"]), entry["unseen"]) for entry in content["bugs"]]
+        (folder / path).chmod(stat.S_IRWXU)
     built_at = pathlib.Path(content["built_at"])
     is_missing = not built_at.exists()
     if is_missing:
         built_at.parent.mkdir(parents=True, exist_ok=True)
         built_at.symlink_to(folder)
-    switch.WORK = folder
+    switch.HOME = folder
     try:
-        yield programs, bugs
+        yield built, [switch.Bug(**bug) for bug in content["bugs"]]
     finally:
         if is_missing:
             built_at.unlink()

@@ -1,42 +1,61 @@
 #!/usr/bin/env python3
-"""Does the conformance suite find bugs? Seeds each bug of bugs.toml into a copy of the core and runs the suite on it.
+"""Do the suite and the tests find bugs? Seeds each bug of bugs.toml into a copy of the workspace and tries what should find it.
 
   run.py                      try all bugs, one at a time, and print a table (Markdown)
   run.py --only ID [ID ...]   try some of them
   run.py --check              only check that the list fits the sources and that every bug compiles
   run.py --list FILE          try the bugs in a different list, in the same format; those that do not fit or compile are named and left out
+  run.py --json FILE          also write the results to a file
   run.py --jobs N             try N bugs at a time
-  run.py --lean               judge by the suite without the scenarios from the documents, which builds in a third of the time
   run.py --pack DIR           build, put the programs and what they read into DIR, and try nothing
   run.py --prebuilt DIR       try the bugs in a folder made by --pack; this needs no Rust, so it can run on a different machine (Linux, Python 3.10)
 
-A bug is tried with the laws at 250 cases, quick ones first. If they pass, it is tried with the entire suite as `parkade conform` runs it,
-with the core's own tests, and with the recorded answers of the real allocator. Each of these must also pass without a bug. A run that takes
-longer than --limit is a hang and counts as caught. The output ends with two rates: the share of bugs that the suite catches, and
-the share that the suite and the tests catch together.
+A bug is tried with `parkade conform`, first at 100 cases. If that passes, it is tried with the test programs of its own crate, and then with
+those of the crates that depend on it, until one fails. A test that fails without a bug does not count. A program that uses ten times the
+processor time that it uses without a bug, or none for a minute, hangs: that counts as a failure too.
 
-Exit code: 0 if the suite catches every bug, or the recorded answers catch those that no law can see according to the list; 1 if not, or if
-the list does not fit the sources; 2 if a bug does not compile.
+Exit code: 0 if every bug is caught; 1 if not, or if the list does not fit the sources; 2 if a bug does not compile.
 """
 
 import argparse
 import concurrent.futures
+import dataclasses
 import json
 import pathlib
+import re
 import sys
 import threading
 
+import child
 import prebuilt
 import switch
 
 OWN_LIST = switch.ROOT / "conformance/mutants/bugs.toml"
-# The judges that try a bug, one after the other, until one catches it: quick ones first.
-JUDGES = [
-    ("reference law", ["conform", "--cases", "250", "--json", "--filter", "law/reference"]),
-    ("settings law", ["conform", "--cases", "250", "--json", "--filter", "law/settings"]),
-    ("laws", ["conform", "--cases", "250", "--json", "--filter", "law/"]),
-    ("whole suite", ["conform", "--json"]),
-]
+# A quick run of the suite, which catches most bugs, before all of it.
+QUICK = ["--cases", "100"]
+# The crates whose bugs the suite is to catch alone.
+ALLOCATORS = ("core", "policies", "sim")
+
+
+@dataclasses.dataclass
+class Result:
+    """What became of a bug. `caught_by` is `conform`, `tests` or `nothing`, `program` what failed first, `failed` what failed in it."""
+
+    id: str
+    crate: str
+    file: str
+    says: str
+    caught_by: str
+    program: str = ""
+    failed: list = dataclasses.field(default_factory=list)
+    reason: str = ""
+    cpu_s: float = 0.0
+
+    def row(self):
+        first = self.reason.replace("|", "/")
+        first = ": ".join(text for text in (self.program, *self.failed[:1], first) if text)
+        first = first if len(first) <= 200 else first[:197] + "..."
+        return f"| `{self.id}`: {self.says} | {self.crate} | {self.caught_by} | {first} | {self.cpu_s:.0f} |"
 
 
 def read_list(path, only):
@@ -49,143 +68,112 @@ def read_list(path, only):
     wrong += [f"{name} is not in the list" for name in only if name not in names]
     bugs = []
     for number, entry in enumerate(listed, start=1):
-        file = switch.ROOT / entry["file"]
+        name, old, new = entry["file"], entry["old"], entry["new"]
+        file = switch.ROOT / name
         text = file.read_text() if file.is_file() else ""
-        if text.count(entry["old"]) != 1:
-            wrong.append(f"{entry['id']}: its old text occurs {text.count(entry['old'])} times in {entry['file']}")
+        if text.count(old) != 1:
+            wrong.append(f"{entry['id']}: its old text occurs {text.count(old)} times in {name}")
             continue
-        start = text.index(entry["old"])
-        bug = switch.Bug(
-            entry["id"], entry["file"], start, start + len(entry["old"]), entry["new"], entry["says"], number
-        )
-        bugs.append((bug, entry.get("unseen")))
+        start = text.index(old)
+        bugs.append(switch.Bug(entry["id"], name, start, start + len(old), new, entry["says"], number))
     return bugs, wrong
 
 
 def failures(output):
-    """Returns the entries that failed in a run of the suite, with the reasons."""
+    """Returns {entry of the suite, or test: reason} of those that failed."""
     rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"group"')]
-    return [(f"{row['group']}/{row['name']}", row["reason"]) for row in rows if row["status"] == "fail"]
+    failed = {
+        f"{row['group']}/{row['name']}": row["reason"].partition("\n")[0] for row in rows if row["status"] == "fail"
+    }
+    return failed | dict.fromkeys(re.findall(r"^test (.+?)(?: - should panic)? \.\.\. FAILED$", output, re.M), "")
 
 
-def law_names(found):
-    """Returns the names of failed laws without their variants, each once."""
-    names = [name.removeprefix("law/") for name, _ in found]
-    short = [
-        "/".join(name.split("/")[:2])
-        if name.startswith(("faults", "monotone", "endings/dropped", "policy"))
-        else name.split("/")[0]
-        for name in names
-    ]
-    return list(dict.fromkeys(short))
+class Judge:
+    """The programs that judge a bug, and what each does without one, which is found out when it is first needed."""
 
+    def __init__(self, built):
+        self.built, self.plain, self.lock = built, {}, threading.Lock()
 
-def ask_suite(programs, arguments, number, limit_s):
-    """Returns (caught by, first reason, seconds); the first is empty if nothing caught the bug."""
-    code, output, seconds = switch.run([programs["parkade"], *arguments], number, limit_s)
-    if code is None:
-        return "a hang", f"did not finish within {limit_s} s", seconds
-    found = failures(output)
-    if code == 1 and found:
-        names = law_names(found)
-        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-        return ", ".join(names[:4]) + more, found[0][1].splitlines()[0], seconds
-    if code == 0:
-        return "", "", seconds
-    return "a crash", output.strip().splitlines()[-1] if output.strip() else f"exit code {code}", seconds
+    def programs(self, crate):
+        """Returns what tries a bug of a crate, in order: (kind of judge, name, command, folder that it runs in)."""
+        suite = [str(switch.HOME / self.built.suite), "conform", "--json"]
+        yield "conform", "conform at 100 cases", suite + QUICK, switch.HOME / "work"
+        yield "conform", "conform", suite, switch.HOME / "work"
+        for dependent in self.built.dependents[crate]:
+            for test in self.built.tests:
+                if test.crate == dependent:
+                    yield "tests", test.name, [str(switch.HOME / test.path)], switch.HOME / test.room
 
-
-def ask_tests(programs, number, limit_s):
-    """Returns the test programs that fail, and the seconds that all of them took."""
-    caught, seconds = [], 0.0
-    for name, path in programs.items():
-        if name == "parkade":
-            continue
-        is_core = name.startswith("core")
-        # Of the suite's tests, those that compare with the real allocator's answers, and the programs that once broke a law.
-        chosen, room = ([], "") if is_core else (["recordings::golden::", "corpus::"], "conformance")
-        code, _, took = switch.run([path, "-q", *chosen], number, limit_s, switch.WORK / room)
-        seconds += took
-        if code != 0:
-            caught.append(name)
-    return caught, seconds
-
-
-class Baseline:
-    """Whether a judge passes without any bug; this is determined when it is first needed."""
-
-    def __init__(self):
-        self.known, self.lock = {}, threading.Lock()
-
-    def check(self, name, ask):
+    def without_bug(self, kind, name, command, room):
         with self.lock:
-            if name not in self.known:
-                self.known[name] = ask()
-            if self.known[name]:
-                raise SystemExit(f"the suite fails even without a bug: {name}: {self.known[name]}")
+            if name not in self.plain:
+                plain = self.plain[name] = child.run(command, room, 0)
+                failed = ", ".join(failures(plain.output))
+                if plain.code and (kind == "conform" or not failed):
+                    raise SystemExit(f"{name} fails without a bug: {failed or plain.output[-2000:]}")
+                note = f"; does not count, because it fails: {failed}" if failed else ""
+                print(f"{name} takes {plain.cpu_s:.1f} s without a bug{note}", file=sys.stderr, flush=True)
+            return self.plain[name]
+
+    def judge(self, bug):
+        """Tries a bug with one program after the other, until one catches it."""
+        cpu_s = 0.0
+        result = lambda *found: Result(bug.id, bug.crate, bug.file, bug.says, *found, cpu_s=cpu_s)
+        for kind, name, command, room in self.programs(bug.crate):
+            plain = self.without_bug(kind, name, command, room)
+            ended = child.run(command, room, bug.number, child.limit_s(plain))
+            cpu_s += ended.cpu_s
+            if ended.hang:
+                return result(kind, name, [], f"a hang: {ended.hang}")
+            known, found = failures(plain.output), failures(ended.output)
+            failed = [test for test in found if test not in known]
+            if failed:
+                return result(kind, name, failed, found[failed[0]])
+            if ended.code != plain.code:
+                said = [line for line in ended.output.splitlines() if line and not line.startswith("note: ")]
+                return result(kind, name, [], f"a crash, exit code {ended.code}: {''.join(said[-1:])}")
+        return result("nothing")
 
 
-def try_bug(programs, baseline, bug, unseen, limit_s):
-    """Tries a bug with one judge after the other. Returns (whether the suite catches it, whether anything does, the row of the table)."""
-    total, row = 0.0, lambda caught, reason: f"| `{bug.id}`: {bug.says} | {caught} | {short(reason)} | {total:.0f} |"
-    for name, arguments in JUDGES:
-        caught, reason, seconds = ask_suite(programs, arguments, bug.number, limit_s)
-        total += seconds
-        if caught:
-            baseline.check(name, lambda: ask_suite(programs, arguments, 0, limit_s * 4)[0])
-            return True, True, row(f"{caught} (whole suite)" if name == "whole suite" else caught, reason)
-    tests, seconds = ask_tests(programs, bug.number, limit_s)
-    total += seconds
-    if tests:
-        baseline.check("tests", lambda: ask_tests(programs, 0, limit_s * 4)[0])
-    return False, bool(tests), row(f"**not the suite**: {', '.join(tests) or 'nothing'}", unseen or "")
+def rates(results):
+    """Returns the shares of bugs that are caught, in words."""
+    own = [result for result in results if result.crate in ALLOCATORS]
 
+    def share(results, *judges):
+        count = sum(result.caught_by in judges for result in results)
+        return f"{count} of {len(results)}, {100 * count / max(len(results), 1):.1f} %"
 
-def short(reason):
-    reason = reason.replace("|", "/")
-    return reason if len(reason) <= 160 else reason[:157] + "..."
+    return {
+        f"by conform alone, in {', '.join(ALLOCATORS)}": share(own, "conform"),
+        "by conform alone, in all crates": share(results, "conform"),
+        "by conform and tests": share(results, "conform", "tests"),
+    }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="bugs to try, by their ids in the list")
-    parser.add_argument(
-        "--list",
-        type=pathlib.Path,
-        default=OWN_LIST,
-        metavar="FILE",
-        help="the bugs (default: bugs.toml beside this program)",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="the number of bugs to try at the same time (default: %(default)s)",
-    )
-    parser.add_argument("--check", action="store_true", help="only check the list")
-    parser.add_argument(
-        "--limit",
-        type=float,
-        default=180,
-        metavar="SECONDS",
-        help="time limit for a run (default: %(default)s)",
-    )
-    parser.add_argument("--lean", action="store_true", help="skip the scenarios")
-    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="only build the bugs into this folder")
-    parser.add_argument(
-        "--prebuilt", type=pathlib.Path, metavar="DIR", help="try the bugs that were built into this folder"
-    )
+    add = parser.add_argument
+    file = {"type": pathlib.Path, "metavar": "FILE"}
+    folder = {"type": pathlib.Path, "metavar": "DIR"}
+    add("--only", nargs="+", default=[], metavar="ID", help="bugs to try, by their ids in the list")
+    add("--list", **file, default=OWN_LIST, help="the bugs (default: bugs.toml beside this program)")
+    add("--json", **file, help="also write the results to this file")
+    add("--jobs", type=int, default=1, metavar="N", help="bugs to try at the same time (default: %(default)s)")
+    add("--check", action="store_true", help="only check the list")
+    add("--pack", **folder, help="only build the bugs into this folder")
+    add("--prebuilt", **folder, help="try the bugs that were built into this folder")
     options = parser.parse_args()
     if options.prebuilt:
-        with prebuilt.opened(options.prebuilt) as (programs, bugs):
-            return judge(programs, bugs, options, is_own=False)
-    listed, wrong = read_list(options.list, options.only)
+        with prebuilt.opened(options.prebuilt) as (built, bugs):
+            return try_all(built, bugs, options)
+    bugs, wrong = read_list(options.list, options.only)
     is_own = options.list == OWN_LIST
     if wrong and is_own:
         sys.exit("\n".join(wrong))
-    switch.copy_workspace()
-    bugs, refused = switch.without_those_that_do_not_compile([bug for bug, _ in listed])
+    if options.check:
+        bugs, refused = switch.check(bugs)
+    else:
+        bugs, refused, built = switch.build(bugs)
     wrong += [f"{name}: {why}" for name, why in refused.items()]
     if wrong:
         print("\n".join(wrong), file=sys.stderr)
@@ -194,32 +182,27 @@ def main():
     if options.check:
         print(f"{len(bugs)} bugs fit and compile")
         return 0
-    programs = switch.build(lean=options.lean)
-    kept = {bug.number for bug in bugs}
-    left = [(bug, unseen) for bug, unseen in listed if bug.number in kept]
     if options.pack:
-        prebuilt.write(options.pack, programs, left)
-        print(f"{len(left)} bugs built into {options.pack}")
+        prebuilt.write(options.pack, built, bugs)
+        print(f"{len(bugs)} bugs built into {options.pack}")
         return 0
-    return judge(programs, left, options, is_own)
+    return try_all(built, bugs, options)
 
 
-def judge(programs, bugs, options, is_own):
+def try_all(built, bugs, options):
     """Tries all bugs, or those that the options name, and prints the table. Returns the exit code."""
-    chosen = [(bug, unseen) for bug, unseen in bugs if not options.only or bug.id in options.only]
-    baseline = Baseline()
-    print("| bug | caught by | first reason | s |\n|---|---|---|---|", flush=True)
-    by_suite, by_any, survivors = 0, 0, []
+    chosen = [bug for bug in bugs if not options.only or bug.id in options.only]
+    judge, results = Judge(built), []
+    print("| bug | crate | caught by | what failed first | s |\n|---|---|---|---|--:|", flush=True)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        tries = [pool.submit(try_bug, programs, baseline, bug, unseen, options.limit) for bug, unseen in chosen]
-        for (bug, unseen), tried in zip(chosen, tries):
-            suite, anything, row = tried.result()
-            by_suite, by_any = by_suite + suite, by_any + anything
-            if not suite and not (anything and (unseen or not is_own)):
-                survivors.append(bug.id)
-            print(row, flush=True)
-    rate = lambda count: f"{count} of {len(chosen)}, {100 * count / max(len(chosen), 1):.1f} %"
-    print(f"\ncaught by the suite: {rate(by_suite)}; by the suite and the tests: {rate(by_any)}")
+        for result in pool.map(judge.judge, chosen):
+            print(result.row(), flush=True)
+            results.append(result)
+            if options.json:
+                content = {"rates": rates(results), "bugs": [dataclasses.asdict(result) for result in results]}
+                options.json.write_text(json.dumps(content, indent=1) + "\n")
+    print("\n" + "\n".join(f"caught {what}: {share}" for what, share in rates(results).items()))
+    survivors = [result.id for result in results if result.caught_by == "nothing"]
     print(f"survivors: {', '.join(survivors) or 'none'}")
     return 1 if survivors else 0
 

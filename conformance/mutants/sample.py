@@ -17,7 +17,9 @@ import json
 import pathlib
 import random
 import sys
+import time
 
+import child
 import switch
 import tomllib
 
@@ -61,27 +63,23 @@ def equivalents(bugs):
     return {name: why for name, why in reasons.items() if why}
 
 
-def stages(programs):
+def stages(built):
     """Returns the name, command and working folder of each program that may catch a mutant, quick ones first."""
-    core = [(name, [path, "-q"], "") for name, path in sorted(programs.items()) if name.startswith("core")]
-    laws = lambda cases: ["conform", "--json", "--filter", "law/", "--cases", str(cases)]
-    tests = lambda module: (module, [programs["tests"], "-q", f"recordings::{module}::"], "conformance")
-    return [
-        *core,
-        ("laws at 60 cases", [programs["parkade"], *laws(60)], ""),
-        tests("golden"),
-        ("laws at 250 cases", [programs["parkade"], *laws(250)], ""),
-        tests("settings_change"),
-        tests("verified"),
-    ]
+    program = lambda test: [str(switch.HOME / test.path), "-q"]
+    core = [(test.name, program(test), test.room) for test in built.tests if test.crate == "core"]
+    (tests,) = [test for test in built.tests if test.name == "conformance:laws"]
+    suite = [str(switch.HOME / built.suite), "conform", "--json", "--filter", "law/", "--cases"]
+    laws = lambda cases: (f"laws at {cases} cases", [*suite, str(cases)], "work")
+    recordings = lambda module: (module, [*program(tests), f"recordings::{module}::"], tests.room)
+    return [*core, laws(60), recordings("golden"), laws(250), recordings("settings_change"), recordings("verified")]
 
 
 def ask(stages, number, limits):
-    """Returns the name of the stage that catches the mutant, marked if it timed out; None if no stage does."""
+    """Returns the name of the stage that catches the mutant, marked if it hung; None if no stage does."""
     for name, command, room in stages:
-        code, _, _ = switch.run(command, number, limits[name], switch.WORK / room)
-        if code != 0:
-            return f"{name}, by a timeout" if code is None else name
+        ended = child.run(command, switch.HOME / room, number, limits[name])
+        if ended.code != 0:
+            return f"{name}, by a hang" if ended.hang else name
     return None
 
 
@@ -111,27 +109,25 @@ def main():
         if options.only
         else even_sample(bugs, options.count, options.seed)
     )
-    switch.copy_workspace()
-    viable, refused = switch.without_those_that_do_not_compile(sample)
+    viable, refused, built = switch.build(sample)
     print(f"{len(bugs)} mutants listed, {len(sample)} sampled, {len(refused)} do not compile", flush=True)
-    programs = switch.build()
-    todo, limits = stages(programs), {}
+    todo, limits = stages(built), {}
     for name, command, room in todo:
-        code, output, seconds = switch.run(command, 0, 600, switch.WORK / room)
-        if code != 0:
-            sys.exit(f"{name} fails without a mutant:\n{output[-2000:]}")
-        limits[name] = 20 + 5 * seconds
-        print(f"without a mutant {name} takes {seconds:.1f} s", flush=True)
+        plain = child.run(command, switch.HOME / room, 0)
+        if plain.code != 0:
+            sys.exit(f"{name} fails without a mutant:\n{plain.output[-2000:]}")
+        limits[name] = child.limit_s(plain)
+        print(f"without a mutant {name} takes {plain.cpu_s:.1f} s", flush=True)
     known = {}
     if options.results.exists() and not options.only:
         known = {row["name"]: row for row in map(json.loads, options.results.read_text().splitlines())}
     # In random order, so that a sample is unbiased even if --seconds cuts it short.
     order = list(viable)
     random.Random(options.seed).shuffle(order)
-    end, rows = switch.time.monotonic() + options.seconds, []
+    end, rows = time.monotonic() + options.seconds, []
     for bug in order:
         if bug.id not in known:
-            if switch.time.monotonic() > end:
+            if time.monotonic() > end:
                 break
             known[bug.id] = {"name": bug.id, "by": ask(todo, bug.number, limits)}
             with options.results.open("a") as file:

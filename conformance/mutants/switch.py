@@ -1,9 +1,9 @@
-"""Builds the core once with many bugs, each behind an environment switch.
+"""Builds the workspace once with many bugs, each behind an environment switch.
 
-The workspace is copied to target/mutants/. In the copy, the body of every function that has bugs becomes
-`match crate::mutant::active() { 17 => { the body with bug 17 }, ..., _ => { the unchanged body } }`, and the core reads the number from
-PARKADE_MUTANT. A hundred bugs therefore cost one build, and only one is active in a run. `cargo check` finds the bugs that do not compile;
-its errors name the lines, and those bugs are left out.
+The workspace is copied to target/mutants/work. In the copy, the body of every function that has bugs becomes
+`match parkade::mutant::active() { 17 => { the body with bug 17 }, ..., _ => { the unchanged body } }`. The module `mutant` is added to the
+core, on which every other crate depends; it reads the number from PARKADE_MUTANT. A hundred bugs therefore cost one build, and only one is
+active in a run. The compiler's errors name the lines of the bugs that do not compile, and those bugs are left out.
 
 run.py and sample.py use this module; it is not a command.
 """
@@ -13,18 +13,11 @@ import json
 import os
 import pathlib
 import re
-import signal
 import subprocess
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WORK = ROOT / "target" / "mutants" / "work"
-# Everything except build output and git's own files.
-PARTS = (
-    [path.name for path in sorted(ROOT.iterdir()) if path.name not in ("target", ".git")]
-    if (ROOT / "Cargo.toml").exists()
-    else []
-)
+# The copy of the workspace is in work/ of this folder, what cargo builds from it in built/. prebuilt.py names another folder.
+HOME = ROOT / "target" / "mutants"
 
 # Without debug assertions and overflow checks, so that a bug must be found by testing the outcome, not by the core itself.
 PROFILE = {
@@ -36,17 +29,28 @@ PROFILE = {
     "incremental": "false",
 }
 
-# Functions that constants call. The compiler evaluates them, so they cannot read a switch.
-EVALUATED = {"mib"}
+# What is built and tested: all but the Python module, which needs a Python to be linked with.
+EVERYTHING = ["--workspace", "--exclude", "parkade-python"]
 
+# A constant function stays constant: where the compiler evaluates it, no bug is active. That needs features of the nightly compiler, which
+# RUSTC_BOOTSTRAP allows the crates named parkade.
+FEATURES = "#![feature(core_intrinsics, const_eval_select)] #![allow(internal_features)] "
 SWITCH = """
 #[allow(missing_docs, unreachable_pub)]
-mod mutant {
-    use core::sync::atomic::{AtomicU32, Ordering};
+pub mod mutant {
     extern crate std;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    pub use std::boxed::Box;
     static ACTIVE: AtomicU32 = AtomicU32::new(u32::MAX);
     #[inline]
-    pub(crate) fn active() -> u32 {
+    pub const fn active() -> u32 {
+        core::intrinsics::const_eval_select((), none, selected)
+    }
+    const fn none() -> u32 {
+        0
+    }
+    #[inline]
+    fn selected() -> u32 {
         match ACTIVE.load(Ordering::Relaxed) {
             u32::MAX => {
                 let number = std::env::var("PARKADE_MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -72,6 +76,31 @@ class Bug:
     says: str
     number: int = 0
 
+    @property
+    def crate(self):
+        """The folder of the crate."""
+        return self.file.split("src/")[0].rstrip("/") or "core"
+
+
+@dataclasses.dataclass
+class Program:
+    """A test program of a crate; `path` and `room`, the folder that it runs in, are relative to HOME."""
+
+    name: str
+    crate: str
+    path: str
+    room: str
+
+
+@dataclasses.dataclass
+class Built:
+    """What judges a bug: the binary with the suite, relative to HOME; the test programs; and each crate followed by those that depend on it, the
+    nearest first."""
+
+    suite: str
+    tests: list
+    dependents: dict
+
 
 @dataclasses.dataclass
 class Function:
@@ -85,7 +114,7 @@ class Function:
 def blanked(text):
     """Returns the text with comments, strings and characters blanked, so that all positions stay the same."""
     token = re.compile(
-        r"""//[^\n]*|/\*.*?\*/|r\#"(?:.*?)"\#|b?"(?:\\.|[^"\\])*"|b?'(?:\\(?:x..|u\{[^}]*\}|.)|[^'\\\n])'""", re.S
+        r"""//[^\n]*|/\*.*?\*/|\bb?r(\#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?'(?:\\(?:x..|u\{[^}]*\}|.)|[^'\\\n])'""", re.S
     )
     return token.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
@@ -123,12 +152,15 @@ def named_lifetime(head: str) -> str:
     return name + "(" + re.sub("&(?!')", "&'all ", parameters)
 
 
-def switched(text, bugs):
-    """Returns the text with all bugs behind switches, the lines of each bug, and the bugs that are not in a function that runs."""
+def switched(text, bugs, mutant):
+    """Returns the text with all bugs behind switches, the lines of each bug, and the bugs that are not in a function.
+
+    `mutant` is the path of the module that reads the switch.
+    """
     every, groups, outside = functions(text), {}, []
     for bug in bugs:
         function = around(every, bug)
-        if function is None or text[function.word :].split("(")[0].split()[1] in EVALUATED:
+        if function is None:
             outside.append(bug)
         else:
             groups.setdefault(function.word, (function, []))[1].append(bug)
@@ -149,20 +181,17 @@ def switched(text, bugs):
                     kind += " + 'all"
                 else:
                     kind += " + '_"
-            boxed = f"alloc::boxed::Box<dyn {kind}>"
+            boxed = f"{mutant}::Box<dyn {kind}>"
             head = f"{given}-> {boxed} " + (returned["where"] or "")
-            wrap = "{{ let boxed: " + boxed + " = alloc::boxed::Box::new({}); boxed }}"
+            wrap = "{{ let boxed: " + boxed + f" = {mutant}::Box::new({{}}); boxed }}}}"
         arms = []
         for bug in own:
             a, b = bug.start - function.open, bug.end - function.open
             changed = body[:a] + bug.new + body[b:]
             changed = changed if changed.lstrip().startswith("{") else "{" + changed + "}"
             arms.append(f"/*<{bug.number}*/{bug.number}u32 => {wrap.format(changed)}/*{bug.number}>*/\n")
-        whole = head + "{\nmatch crate::mutant::active() {\n" + "".join(arms) + f"_ => {wrap.format(body)}\n}}\n}}"
-        before = text[: function.word]
-        # A function that reads the switch cannot be const.
-        before = re.sub(r"\bconst\s+$", "", before)
-        text = before + whole + text[function.close + 1 :]
+        whole = head + "{\nmatch " + mutant + "::active() {\n" + "".join(arms) + f"_ => {wrap.format(body)}\n}}\n}}"
+        text = text[: function.word] + whole + text[function.close + 1 :]
     for bug in bugs:
         begin, end = text.find(f"/*<{bug.number}*/"), text.find(f"/*{bug.number}>*/")
         if begin >= 0:
@@ -170,83 +199,64 @@ def switched(text, bugs):
     return text, marks, outside
 
 
-def copy_workspace():
-    """Copies everything except the core's Rust files, which write_switched writes. Build output remains, and unchanged files keep their times."""
-    here = [path for part in PARTS for path in [ROOT / part, *(ROOT / part).rglob("*")]]
+def write_copy(bugs):
+    """Copies the workspace with the bugs behind switches. Build output remains, and unchanged files keep their times.
+
+    Returns the lines of each bug by file, and the bugs that are not in a function.
+    """
+    copy, places, outside = HOME / "work", {}, []
+    here = [path for top in ROOT.iterdir() if top.name not in ("target", ".git") for path in [top, *top.rglob("*")]]
     names = {path.relative_to(ROOT) for path in here if path.is_file() and "target" not in path.relative_to(ROOT).parts}
     for name in sorted(names):
-        content = (ROOT / name).read_bytes()
+        content, own = (ROOT / name).read_bytes(), [bug for bug in bugs if bug.file == str(name)]
+        if own:
+            mutant = "crate::mutant" if own[0].crate == "core" else "::parkade::mutant"
+            text, places[str(name)], left = switched(content.decode(), own, mutant)
+            content, outside = text.encode(), outside + left
+        if str(name) == "src/lib.rs":
+            content = FEATURES.encode() + content + SWITCH.encode()
         if str(name) in ("conformance/src/program/search.rs", "conformance/src/core_laws/run.rs"):
             # It matters only whether a sequence fails, not how short it can be made.
             content = content.replace(b"const SHRINKS: u32 = 4000;", b"const SHRINKS: u32 = 100;")
-        if name.parts[0] != "src" or name.suffix != ".rs":
-            put(WORK / name, content)
-    for path in WORK.rglob("*"):
-        if path.is_file() and path.relative_to(WORK) not in names:
+        if not (copy / name).exists() or (copy / name).read_bytes() != content:
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes(content)
+    for path in copy.rglob("*"):
+        if path.is_file() and path.relative_to(copy) not in names:
             path.unlink()
-
-
-def put(path, content):
-    """Writes a file unless it already has this content."""
-    if not path.exists() or path.read_bytes() != content:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    return places, outside
 
 
 def cargo(*arguments):
     """Runs a cargo command in the copy, with the profile above."""
     config = [word for key, value in PROFILE.items() for word in ("--config", f"profile.mutants.{key}={value}")]
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(WORK.parent / "built")}
-    command = ["cargo", *arguments, "--profile", "mutants", *config]
-    return subprocess.run(command, cwd=WORK, env=environment, capture_output=True, text=True)
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(HOME / "built"), "RUSTC_BOOTSTRAP": "parkade"}
+    command = ["cargo", *arguments, "--profile", "mutants", "--message-format", "json", *config]
+    return subprocess.run(command, cwd=HOME / "work", env=environment, capture_output=True, text=True)
 
 
-def write_switched(bugs):
-    """Writes the core with the bugs behind switches. Returns the lines of each bug by file, and the bugs that were left out."""
-    places, outside = {}, []
-    by_file = {}
-    for bug in bugs:
-        by_file.setdefault(bug.file, []).append(bug)
-    for path in sorted((ROOT / "src").rglob("*.rs")):
-        name = str(path.relative_to(ROOT))
-        text, marks, left = switched(path.read_text(), by_file.get(name, []))
-        outside += left
-        if name == "src/lib.rs":
-            text += SWITCH
-        places[name] = marks
-        put(WORK / name, text.encode())
-    return places, outside
-
-
-def without_those_that_do_not_compile(bugs):
-    """Writes the switched core without the bugs that do not compile. Returns the others, and {bug id: compiler's message}."""
+def compiled(bugs, *arguments):
+    """Runs a cargo command on the bugs that compile. Returns those, {bug id: what is wrong} of the others, and cargo's messages."""
     left, refused = list(bugs), {}
     while True:
-        places, outside = write_switched(left)
-        refused |= {bug.id: "not inside a function that runs" for bug in outside}
-        left = [bug for bug in left if bug.id not in refused]
-        answer = cargo("check", "-p", "parkade", "--message-format", "json")
-        wrong, strange = {}, []
-        for line in answer.stdout.splitlines():
-            message = json.loads(line).get("message") if line.startswith("{") else None
-            if not isinstance(message, dict) or message.get("level") != "error":
+        places, outside = write_copy(left)
+        answer = cargo(*arguments)
+        messages = [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
+        wrong, strange = {bug.id: "it is not inside a function" for bug in outside}, []
+        for message in (entry["message"] for entry in messages if entry["reason"] == "compiler-message"):
+            if message["level"] != "error":
                 continue
-            spans = [span for span in all_spans(message) if span["file_name"] in places]
-            found = [
-                bug
-                for span in spans
-                for first, last, bug in places[span["file_name"]]
-                if first <= span["line_start"] <= last
-            ]
             # The first location that the compiler names is the cause.
+            lines = [(span["file_name"], span["line_start"]) for span in all_spans(message)]
+            found = [bug for file, line in lines for first, last, bug in places.get(file, []) if first <= line <= last]
             if found:
                 wrong.setdefault(found[0].id, message["message"])
-            elif spans:
-                strange.append(f"{spans[0]['file_name']}:{spans[0]['line_start']}: {message['message']}")
-        if answer.returncode == 0:
-            return left, refused
+            else:
+                strange.append(message["rendered"])
+        if answer.returncode == 0 and not wrong:
+            return left, refused, messages
         if not wrong:
-            raise SystemExit("the switched core does not compile:\n" + "\n".join(strange) + answer.stderr[-3000:])
+            raise SystemExit("the switched workspace does not compile:\n" + "".join(strange) + answer.stderr[-3000:])
         refused |= wrong
         left = [bug for bug in left if bug.id not in refused]
 
@@ -257,57 +267,49 @@ def all_spans(message):
     return own + [span for child in message["children"] for span in child["spans"]]
 
 
-def build(lean=False):
-    """Builds the binary and the test programs that may catch a bug. Returns {name: path}.
-
-    `lean` builds a smaller binary with the suite but without the scenarios from the documents.
-    """
-    programs = {}
-    jobs = [
-        (
-            "parkade",
-            ["build", "-p", "parkade-conformance", "--example", "suite", "--no-default-features"]
-            if lean
-            else ["build", "-p", "parkade-cli"],
-        ),
-        ("core", ["test", "-p", "parkade", "--no-run", "--lib", "--tests"]),
-        ("tests", ["test", "-p", "parkade-conformance", "--no-run", "--test", "laws"]),
-    ]
-    for name, arguments in jobs:
-        answer = cargo(*arguments, "--message-format", "json")
-        if answer.returncode != 0:
-            errors = [
-                json.loads(line)["message"]["rendered"]
-                for line in answer.stdout.splitlines()
-                if '"level":"error"' in line
-            ]
-            raise SystemExit(f"cargo {' '.join(arguments)} failed:\n" + "".join(errors)[-4000:] + answer.stderr[-1500:])
-        artifacts = [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
-        for artifact in artifacts:
-            path, target = artifact.get("executable"), artifact.get("target", {})
-            if path and (name == "parkade") == bool({"bin", "example"} & set(target["kind"])):
-                programs[name if name != "core" else f"core:{target['name']}"] = path
-    return programs
+def check(bugs):
+    """Checks the crates that have bugs. Returns the bugs that compile, and {bug id: what is wrong} of the others."""
+    crates = sorted({bug.crate for bug in bugs})
+    packages = ["parkade" if crate == "core" else f"parkade-{crate}" for crate in crates]
+    left, refused, _ = compiled(bugs, "check", "--keep-going", *(word for name in packages for word in ("-p", name)))
+    return left, refused
 
 
-def run(command, number, limit_s, room=None):
-    """Runs a program with one bug switched on. Returns (exit code, or None after the time limit; output; seconds)."""
-    start = time.monotonic()
-    environment = {**os.environ, "PARKADE_MUTANT": str(number), "RUST_BACKTRACE": "0"}
-    process = subprocess.Popen(
-        command,
-        cwd=room or WORK,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-        return process.returncode, output, time.monotonic() - start
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        return None, output, time.monotonic() - start
+def build(bugs):
+    """Builds the suite and all test programs. Returns the bugs that compile, {bug id: what is wrong} of the others, and what was built."""
+    left, refused = check(bugs)
+    left, more, messages = compiled(left, "test", "--no-run", *EVERYTHING)
+    suite, tests = "", []
+    for message in messages:
+        if message.get("executable"):
+            target, room = message["target"]["name"], pathlib.Path(message["manifest_path"]).parent
+            path, crate = str(pathlib.Path(message["executable"]).relative_to(HOME)), crate_in(room)
+            if message["profile"]["test"]:
+                tests.append(Program(f"{crate}:{target}", crate, path, str(room.relative_to(HOME))))
+            elif target == "parkade":
+                suite = path
+    return left, refused | more, Built(suite, tests, dependents())
+
+
+def crate_in(folder):
+    """Returns the name of the crate in a folder of the copy."""
+    name = str(pathlib.Path(folder).relative_to(HOME / "work"))
+    return "core" if name == "." else name
+
+
+def dependents():
+    """Returns each crate of the workspace followed by those that depend on it, the nearest first."""
+    command = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
+    answer = subprocess.run(command, cwd=HOME / "work", check=True, capture_output=True, text=True)
+    uses = {
+        crate_in(pathlib.Path(package["manifest_path"]).parent): {
+            crate_in(dependency["path"]) for dependency in package["dependencies"] if "path" in dependency
+        }
+        for package in json.loads(answer.stdout)["packages"]
+    }
+    order = {}
+    for crate in uses:
+        order[crate] = [crate]
+        for known in order[crate]:
+            order[crate] += [other for other in uses if known in uses[other] and other not in order[crate]]
+    return order
