@@ -209,8 +209,9 @@ fn a_part(effort: &Effort) -> Effort {
 
 /// A code that the allocator has no rule for ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
-/// The number of a program's calls that fail in each way in a short run.
+/// The number of a program's calls that fail in each way in a short run, on the simulated device and on a real one.
 const FEWEST_POINTS: usize = 12;
+const FEWEST_REAL_POINTS: usize = 4;
 
 /// Returns the failures for the call with this number.
 type Plan = fn(u64) -> Vec<(When, FaultError)>;
@@ -234,7 +235,8 @@ pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effor
         let plans = if seeds > 1 && place < seeds { &PLANS[place % 3..][..1] } else { &PLANS[..] };
         let untouched = run(subject, backend, setup, steps, &[]).map_err(|stopped| trouble(stopped, &[]))?;
         let points = points(&untouched.calls);
-        let most = FEWEST_POINTS.max(effort.cases as usize);
+        let fewest = if backend.is_simulated() { FEWEST_POINTS } else { FEWEST_REAL_POINTS };
+        let most = fewest.max(effort.cases as usize);
         for (number, plan) in plans.iter().enumerate() {
             for n in spread(&points, most, shift + place + number) {
                 let faults = plan(n);
