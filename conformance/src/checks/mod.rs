@@ -13,6 +13,7 @@ use crate::backend::AnyBackend;
 use crate::backend::Cuda;
 use crate::suite::Entry;
 use laws_any_policy::Share;
+pub use laws_pytorch::against_reference;
 
 /// Returns every entry of the suite for a backend, by group.
 #[must_use]

@@ -13,6 +13,7 @@ mod tables;
 mod two_devices;
 
 pub use run::{Draws, Failure, Outcome};
+pub use settings::check_settings;
 
 /// A law.
 #[derive(Clone, Copy, Debug)]

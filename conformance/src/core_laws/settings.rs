@@ -25,7 +25,7 @@ fn check_all_pairs() -> Result<(), Broken> {
             let strings: Vec<(String, bool)> = strings.flat_map(|text| [(text.clone(), false), (text, true)]).collect();
             for begins in [false, true] {
                 let strings: Vec<_> = strings.iter().filter(|(_, at_load)| *at_load == begins).cloned().collect();
-                one(is_newer, &strings)?;
+                check_settings(is_newer, &strings)?;
             }
         }
     }
@@ -39,8 +39,8 @@ fn check_other_cases() -> Result<(), Broken> {
             let keys = in_other_cases(key).map(|key| format!("{key}:True"));
             let values = VALUES.iter().flat_map(|value| in_other_cases(value)).map(|value| format!("{key}:{value}"));
             for text in keys.chain(values) {
-                one(is_newer, &[(text.clone(), false)])?;
-                one(is_newer, &[(text, true)])?;
+                check_settings(is_newer, &[(text.clone(), false)])?;
+                check_settings(is_newer, &[(text, true)])?;
             }
         }
     }
@@ -57,8 +57,8 @@ fn check_affixes() -> Result<(), Broken> {
                     [format!("{word}2"), format!("{word}x"), format!("x{word}"), format!("{word}{word}"), shorter.to_owned()];
                 for value in spoiled {
                     let text = format!("{key}:{value}");
-                    one(is_newer, &[(text.clone(), false)])?;
-                    one(is_newer, &[(text, true)])?;
+                    check_settings(is_newer, &[(text.clone(), false)])?;
+                    check_settings(is_newer, &[(text, true)])?;
                 }
             }
         }
@@ -107,7 +107,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
         numbers.iter().try_for_each(|text| one_number(text))?;
         Ok(numbers.len() as u64)
     })?;
-    run(draws, 33, &strategy, |(is_newer, strings)| one(*is_newer, strings))
+    run(draws, 33, &strategy, |(is_newer, strings)| check_settings(*is_newer, strings))
 }
 
 /// Reads a number on its own.
@@ -118,8 +118,12 @@ fn one_number(text: &str) -> Result<(), Broken> {
     ensure(Law::Settings, same, || format!("{text:?} is read as {seen:?}, expected {expected:?}"))
 }
 
-/// Applies the strings one after another; some begin a new process instead.
-fn one(is_newer: bool, strings: &[(String, bool)]) -> Result<u64, Broken> {
+/// Applies strings one after another, as 2.15 does if `is_newer`, otherwise as 2.11 does; those with the mark begin a new
+/// process instead. Returns the number of strings.
+///
+/// # Errors
+/// The first effect or error that differs from the specification.
+pub fn check_settings(is_newer: bool, strings: &[(String, bool)]) -> Result<u64, Broken> {
     let dialect = if is_newer { &Profile::PYTORCH_2_15.dialect } else { &Profile::PYTORCH_2_11.dialect };
     let (mut seen, mut expected) = (Settings::default(), defaults());
     for (text, begins) in strings {

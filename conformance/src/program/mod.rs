@@ -6,6 +6,7 @@ mod adopt;
 pub(crate) mod answer;
 pub(crate) mod beside;
 pub(crate) mod books;
+pub(crate) mod bytes;
 mod callbacks;
 pub(crate) mod caller;
 pub(crate) mod contents;

@@ -179,7 +179,7 @@ pub(crate) fn search<S: Strategy<Value: Case>>(
 }
 
 /// The script line that names a program for [`Effort::program`].
-fn program_line(program: &impl Serialize) -> String {
+pub(crate) fn program_line(program: &impl Serialize) -> String {
     let text = serde_json::to_string(program).unwrap_or_else(|error| format!("cannot be written: {error}"));
     format!("{PROGRAM}{text}\n")
 }

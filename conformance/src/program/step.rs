@@ -101,6 +101,15 @@ pub(crate) enum Order {
     Register,
 }
 
+/// The maximum number of steps of a wild program.
+pub(crate) const LONGEST: usize = 140;
+
+/// The failing calls: at every n-th call, this many calls in a row fail with this error.
+pub(crate) type Failing = (u64, u64, u32);
+
+/// The driver's code for "out of memory".
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+
 /// The private pools in programs: those of users and those of graphs.
 pub(crate) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
 

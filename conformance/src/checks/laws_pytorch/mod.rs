@@ -8,6 +8,8 @@ mod races;
 mod reference;
 mod remap;
 
+pub use reference::against_reference;
+
 use super::campaign::{self, Subject};
 use crate::backend::AnyBackend;
 use crate::core_laws::{CoreLaw, Draws, LAWS};

@@ -20,21 +20,14 @@ use crate::backend::{AnyBackend, EventTiming, Places};
 use crate::program::contents::Contents;
 use crate::program::draw::{THRESHOLDS, crowd, pool_program, program, restores, setup};
 use crate::program::player::{Cast, Habits, Player};
-use crate::program::search::{Stopped, run_cases, timings};
-use crate::program::step::{CALLBACKS, DEFAULT_POOL, Order, Setup, Step, profiles, texts};
+use crate::program::bytes;
+use crate::program::search::{Stopped, program_line, run_cases, timings};
+use crate::program::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, Setup, Step, profiles, texts};
 use crate::program::watched::Tested;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
-/// The maximum number of steps of a program.
-const LONGEST: usize = 140;
-
 /// The maximum number of failing calls of a program.
 const MOST_FAILURES: u64 = 300;
-
-/// The failing calls: at every n-th call, this many calls in a row fail with this error.
-type Failing = (u64, u64, u32);
-/// The driver's code for "out of memory".
-const OUT_OF_MEMORY: u32 = 2;
 
 /// Programs with large numbers of free blocks are long, so there are fewer of them.
 const CASES_PER_CROWD: u32 = 8;
@@ -238,6 +231,25 @@ fn play_as(
     player.play(steps)?;
     player.finish()?;
     Ok(steps.len() as u64)
+}
+
+/// Runs the program that these bytes are on a simulated device. Every byte string is a program, so a fuzzer can change its
+/// bytes.
+///
+/// # Errors
+/// The first difference from the reference allocator, and the program in the form of a file of `conformance/corpus`.
+pub fn against_reference(bytes: &[u8]) -> Result<u64, String> {
+    let (setup, steps, failing) = bytes::program(bytes);
+    play(&AnyBackend::simulated(), &setup, &steps, failing).map_err(|stopped| match stopped {
+        Stopped::Unable(unable) => unable.to_string(),
+        Stopped::Broken(broken, script) => {
+            let (entry, program) = match failing {
+                None => ("seeded", program_line(&(setup, steps))),
+                Some(failing) => ("every-nth-call-fails", program_line(&(setup, steps, failing))),
+            };
+            format!("# entry law/reference/{entry}\n# {broken}\n{script}{program}")
+        }
+    })
 }
 
 fn begin(backend: &AnyBackend, setup: &Setup) -> Result<Player, Stopped> {
