@@ -375,7 +375,7 @@ fn sign_of(text: &str) -> (f64, &str) {
 
 /// A second parser for doubles in settings strings (spec 8.2).
 ///
-/// Reads a double as `strtod` does. Hexadecimal numbers must have at most 53 significant bits.
+/// Reads a double as `strtod` does.
 ///
 /// # Errors
 /// The errors of `stod`: the text does not begin with a number, or the number does not fit into a
@@ -409,12 +409,18 @@ pub fn double(text: &str) -> Result<f64, ErrorKind> {
 }
 
 fn hexadecimal(digits: &str) -> Result<f64, ErrorKind> {
-    let (mut value, mut scale, mut is_fraction, mut rest) = (0.0, 1.0, false, "");
+    // As many digits as there is room for, and whether any of the others is not 0, which only matters halfway between two
+    // doubles.
+    let (mut number, mut is_more, mut power, mut is_fraction, mut rest) = (0_u128, false, 0, false, "");
     for (place, letter) in digits.char_indices() {
         match letter.to_digit(16) {
+            Some(digit) if number >> 120 == 0 => {
+                number = number * 16 + u128::from(digit);
+                power -= if is_fraction { 4 } else { 0 };
+            }
             Some(digit) => {
-                value = value * 16.0 + f64::from(digit);
-                scale *= if is_fraction { 16.0 } else { 1.0 };
+                is_more |= digit > 0;
+                power += if is_fraction { 0 } else { 4 };
             }
             None if letter == '.' && !is_fraction => is_fraction = true,
             None => {
@@ -423,11 +429,16 @@ fn hexadecimal(digits: &str) -> Result<f64, ErrorKind> {
             }
         }
     }
-    let (sign, power) = sign_of(rest.strip_prefix('p').unwrap_or(""));
-    let power: String = power.chars().take_while(char::is_ascii_digit).collect();
+    let (sign, exponent) = sign_of(rest.strip_prefix('p').unwrap_or(""));
+    let exponent: String = exponent.chars().take_while(char::is_ascii_digit).collect();
     // Beyond these powers, every number is out of range.
-    let power = if power.is_empty() { 0 } else { sign as i32 * power.parse().unwrap_or(5000).min(5000) };
-    scaled(value / scale, power)
+    let most = 1_000_000;
+    let exponent = if exponent.is_empty() { 0 } else { sign as i32 * exponent.parse().unwrap_or(most).min(most) };
+    let value = (number | u128::from(is_more)) as f64;
+    let is_exact = !is_more && value as u128 == number;
+    scaled(value, power + exponent).and_then(|result| {
+        if result != 0.0 && result < f64::MIN_POSITIVE && !is_exact { Err(ErrorKind::NumberOutOfRange) } else { Ok(result) }
+    })
 }
 
 /// Returns a number times a power of two. A result below the normal numbers is out of range unless it is exact.
@@ -459,5 +470,8 @@ mod tests {
         assert_eq!(double("0x.8p-1021"), Ok(f64::MIN_POSITIVE));
         assert_eq!(double("0x1p-1060"), Ok(f64::from_bits(1 << 14)));
         assert_eq!(double("-0x1p1023"), Ok(-2_f64.powi(1023)));
+        assert_eq!(double("0x1.00000000000008p-1"), Ok(0.5));
+        assert_eq!(double("0x1.000000000000080000000000000000000000001p-1"), Ok(0.5_f64.next_up()));
+        assert_eq!(double("0x1.00000000000008p-1040"), Err(ErrorKind::NumberOutOfRange));
     }
 }
