@@ -53,7 +53,8 @@ enum parkade_status
   PARKADE_INVALID_ARGUMENT = 2,
   // No block that was handed out begins at the address.
   PARKADE_UNKNOWN_ADDRESS = 3,
-  // The device failed for a reason other than lack of memory.
+  // The device failed for a reason other than lack of memory, or an internal assert of PyTorch failed; the text of an assert
+  // is PyTorch's.
   PARKADE_DEVICE_ERROR = 4,
   // The settings string was refused; the text is PyTorch's.
   PARKADE_INVALID_SETTINGS = 5,

@@ -17,4 +17,5 @@ pub use interface::pools::*;
 pub use interface::reading::*;
 pub use interface::sharing::*;
 pub use interface::*;
+pub use serve::parkade_allocator;
 pub use types::*;

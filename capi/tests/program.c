@@ -302,11 +302,14 @@ static void settings(void) {
         parkade_apply_settings(bfc, "") == PARKADE_UNSUPPORTED);
   read.expandable_segments = true;
   CHECK(parkade_set_settings(a, &read) == PARKADE_OK && parkade_set_settings(bfc, &read) == PARKADE_UNSUPPORTED);
-  struct parkade_settings odd[] = {read, read, read};
+  struct parkade_settings odd[] = {read, read, read, read, read, read};
   odd[0].large_segment_bytes = 3;
   odd[1].garbage_collection_threshold = 0.0 / 0.0;
-  odd[2].roundup_power2_divisions[7] = 3;
-  for (int i = 0; i < 3; i++) CHECK(parkade_set_settings(a, &odd[i]) == PARKADE_INVALID_SETTINGS);
+  odd[2].large_segment_bytes = 256 * MIB + 2;
+  odd[3].max_split_bytes = 64 * MIB - 1;
+  odd[4].max_non_split_rounding_bytes = UINT64_MAX;
+  odd[5].roundup_power2_divisions[7] = 3;
+  for (int i = 0; i < 6; i++) CHECK(parkade_set_settings(a, &odd[i]) == PARKADE_INVALID_SETTINGS);
   SAYS("roundup_power2_divisions contains 3");
   void* p = NULL;
   struct parkade_block_info block;

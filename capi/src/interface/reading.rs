@@ -421,6 +421,15 @@ fn check_settings(settings: &parkade_settings) -> Result<(), Failure> {
     if large <= 10 * MIB {
         return refuse(format!("large_segment_bytes is {large}, but must be more than 10 MiB"));
     }
+    let is_unlimited = settings.max_split_bytes == u64::MAX;
+    let whole = [
+        ("large_segment_bytes", large),
+        ("max_split_bytes", if is_unlimited { 0 } else { settings.max_split_bytes }),
+        ("max_non_split_rounding_bytes", settings.max_non_split_rounding_bytes),
+    ];
+    if let Some((name, bytes)) = whole.into_iter().find(|(_, bytes)| !bytes.is_multiple_of(MIB)) {
+        return refuse(format!("{name} is {bytes}, but must be a multiple of 1 MiB"));
+    }
     if !(0.0..1.0).contains(&threshold) {
         return refuse(format!("garbage_collection_threshold is {threshold}, but must be in (0, 1), or 0 for never"));
     }
