@@ -1,54 +1,58 @@
 //! A generator's choices, drawn from a string of bytes.
 //!
-//! The bytes are derived from a seed and the number of the execution, so the same seed produces the same inputs. After
-//! the bytes run out, every choice is the first one, which the generators make the simplest. A shorter string of bytes
+//! After the bytes run out, every choice is the first one, which the generators make the simplest. A shorter string of bytes
 //! is therefore a simpler input, and shortening it minimises failures.
 
 use arbitrary::Unstructured;
 
 /// A source of choices.
-pub struct Choices<'b>(Unstructured<'b>);
+pub(crate) struct Choices<'b>(Unstructured<'b>);
 
 impl<'b> Choices<'b> {
     /// Creates choices from these bytes.
     #[must_use]
-    pub fn new(bytes: &'b [u8]) -> Choices<'b> {
+    pub(crate) fn new(bytes: &'b [u8]) -> Choices<'b> {
         Choices(Unstructured::new(bytes))
     }
 
+    /// Returns whether no bytes are left.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns a number below `end`, which must not be 0.
-    pub fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0.int_in_range(0..=end - 1).unwrap_or(0)
     }
 
     /// Returns true once in `times` calls, and never after the bytes have run out.
-    pub fn once_in(&mut self, times: usize) -> bool {
+    pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) + 1 == times
     }
 
     /// Returns one of these values.
-    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }
 
     /// Returns an index into a list; `None` if the list is empty.
-    pub fn place(&mut self, length: usize) -> Option<usize> {
+    pub(crate) fn place(&mut self, length: usize) -> Option<usize> {
         (length > 0).then(|| self.below(length))
     }
 
     /// Returns a byte.
-    pub fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         self.0.arbitrary().unwrap_or(0)
     }
 
     /// Returns any number.
-    pub fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.0.arbitrary().unwrap_or(0)
     }
 
     /// Returns a size in bytes: usually one that programs request, sometimes one at a threshold of PyTorch's rules, and
     /// rarely an absurd one.
-    pub fn size(&mut self) -> u64 {
+    pub(crate) fn size(&mut self) -> u64 {
         const BORDERS: [u64; 16] = [
             1,
             511,
@@ -80,7 +84,7 @@ impl<'b> Choices<'b> {
     }
 
     /// Returns an address, usually from the range in which devices place segments.
-    pub fn address(&mut self) -> u64 {
+    pub(crate) fn address(&mut self) -> u64 {
         match self.below(6) {
             0..=2 => 0x7f00_0000_0000 + ((2 << 20) * self.below(4096) as u64),
             3 => 0x7f00_0000_0000 + 512 * self.below(1 << 20) as u64,
@@ -90,7 +94,7 @@ impl<'b> Choices<'b> {
     }
 
     /// Returns a stream's handle, usually one of a few.
-    pub fn stream(&mut self) -> u64 {
+    pub(crate) fn stream(&mut self) -> u64 {
         match self.below(8) {
             0..=4 => self.pick(&[0, 1, 2, 7]),
             5 => self.pick(&[u64::MAX, 1 << 63, 0x5555_0000_1000]),
@@ -99,7 +103,7 @@ impl<'b> Choices<'b> {
     }
 
     /// Returns a text made of some words from a vocabulary and of other characters.
-    pub fn words(&mut self, vocabulary: &[&str], most: usize) -> String {
+    pub(crate) fn words(&mut self, vocabulary: &[&str], most: usize) -> String {
         let mut text = String::new();
         for _ in 0..self.below(most + 1) {
             match self.below(12) {
@@ -113,7 +117,7 @@ impl<'b> Choices<'b> {
     }
 
     /// Damages bytes: some are changed, removed, repeated or cut off.
-    pub fn damage(&mut self, bytes: &mut Vec<u8>, most: usize) {
+    pub(crate) fn damage(&mut self, bytes: &mut Vec<u8>, most: usize) {
         for _ in 0..=self.below(most) {
             let Some(at) = self.place(bytes.len()) else { return };
             match self.below(8) {

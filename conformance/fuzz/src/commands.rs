@@ -1,12 +1,8 @@
-//! Does what the commands do with a recording, a script or rows: calls the functions that the binary calls, with the
-//! binary's options.
-//!
-//! For sweep's rows, its largest batches and merge, the code runs as in the binary, including arguments and output.
+//! Target `commands`: what the commands compute from a recording, a script or a table, without their output. The functions
+//! and options are the binary's.
 
-use std::fs;
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
 
-use clap::Parser;
 use parkade_analysis::StackNames;
 use parkade_analysis::advise::{AdviseOptions, MemoryBudget};
 use parkade_analysis::annotations::{phase_at, scopes, steps};
@@ -17,53 +13,85 @@ use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, sample_recor
 use parkade_analysis::holders::Holders;
 use parkade_analysis::ranks::RankRun;
 use parkade_analysis::timeline::{Curve, Levels, Span, TimeSamples, Timeline, WhatIf, holders, what_if};
-use parkade_cli::commands::{merge as merges, sweep as sweeps};
-use parkade_cli::terminal::runner::{Command, render};
+use parkade_cli::terminal::size as sizes;
 use parkade_policies::CATALOGUE;
 use parkade_recording::{DeviceRecording, Recording, Style, read, write};
 use parkade_replay::export::ExportOptions;
 use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
-use parkade_replay::{AfterFailure, OutlookOptions, Requests, VerifyOptions, learned_addresses, replay_device, verify_device};
+use parkade_replay::{
+    AfterFailure, OutlookOptions, Requests, StatsFile, VerifyOptions, learned_addresses, replay_device, verify_device,
+};
 use parkade_research::packing::{self, Effort, Instance, Recorded, is_csv, pack_watched, read_csv, write_csv};
 use parkade_research::study::sweep::PreparedWorkload;
-use parkade_research::study::{RunOptions, curves, run, smallest_capacity};
+use parkade_research::study::{RunOptions, curves, run as run_policy, smallest_capacity};
 use parkade_research::workload::recorded::of_requests;
 
-use crate::choices::Choices;
-use crate::targets::case::{Case, Reached};
+use crate::case::{Case, Command, run_chosen};
 use crate::{recordings, texts};
 
-pub(super) fn recording(choices: &mut Choices<'_>) -> Vec<u8> {
-    recordings::plausible(choices)
+const COMMANDS: [Command; 14] = [
+    Command(recordings::plausible, verify),
+    Command(recordings::plausible, stats),
+    Command(recordings::plausible, diagnose),
+    Command(recordings::plausible, replay),
+    Command(recordings::plausible, export),
+    Command(recordings::plausible, diff),
+    Command(recordings::plausible, report),
+    Command(recordings::plausible, pack),
+    Command(recordings::plausible, advise),
+    Command(recordings::plausible, sweep),
+    Command(|choices| texts::script(choices).into_bytes(), ops),
+    Command(|choices| texts::buffers(choices).into_bytes(), pack),
+    Command(|choices| texts::statistics(choices).into_bytes(), read_statistics),
+    Command(|choices| texts::size(choices).into_bytes(), read_size),
+];
+
+/// Runs the command and the case that the first two bytes select. The other bytes are its input, or the choices that make
+/// it. Returns whether the command accepted the input.
+///
+/// # Panics
+/// If the command panics or breaks a law.
+pub fn run(data: &[u8]) -> bool {
+    run_chosen(&COMMANDS, data)
+}
+
+/// Runs every command that reads recordings on this file.
+///
+/// # Panics
+/// If a command panics or breaks a law.
+pub fn run_on_recording(bytes: &[u8], case: u8) {
+    for command in &COMMANDS[..10] {
+        command.run(bytes, case);
+    }
 }
 
 /// A recording that was read, with the settings of its run.
-pub(super) struct Opened {
-    pub(super) recording: Recording,
-    pub(super) own: VerifyOptions,
-    pub(super) case: Case,
+struct Opened {
+    recording: Recording,
+    own: VerifyOptions,
+    case: Case,
 }
 
 impl Opened {
-    pub(super) fn new(bytes: &[u8], case: u8) -> Option<Opened> {
+    fn new(bytes: &[u8], case: u8) -> Option<Opened> {
         let (recording, case) = (read(bytes).ok()?, Case::new(case));
         let own = case.own(&recording)?;
         Some(Opened { recording, own, case })
     }
 
-    pub(super) fn traced(&self) -> impl Iterator<Item = &DeviceRecording> {
+    fn traced(&self) -> impl Iterator<Item = &DeviceRecording> {
         self.recording.devices.iter().filter(|device| !device.trace.is_empty())
     }
 }
 
 /// Runs `act` on the recording.
-fn with(bytes: &[u8], case: u8, act: impl FnOnce(&Opened)) -> Reached {
-    let Some(opened) = Opened::new(bytes, case) else { return Reached::Refused };
+fn with(bytes: &[u8], case: u8, act: impl FnOnce(&Opened)) -> bool {
+    let Some(opened) = Opened::new(bytes, case) else { return false };
     act(&opened);
-    Reached::Read
+    true
 }
 
-pub(super) fn verify(bytes: &[u8], case: u8) -> Reached {
+fn verify(bytes: &[u8], case: u8) -> bool {
     with(bytes, case, |opened| {
         for device in opened.traced() {
             match verify_device(device, &opened.own, &mut |_| ()) {
@@ -80,7 +108,7 @@ pub(super) fn verify(bytes: &[u8], case: u8) -> Reached {
     })
 }
 
-pub(super) fn stats(bytes: &[u8], case: u8) -> Reached {
+fn stats(bytes: &[u8], case: u8) -> bool {
     with(bytes, case, |opened| {
         for device in &opened.recording.devices {
             let _ = Fragmentation::of_recorded(&device.segments).ratio();
@@ -105,7 +133,7 @@ pub(super) fn stats(bytes: &[u8], case: u8) -> Reached {
     })
 }
 
-pub(super) fn diagnose(bytes: &[u8], case: u8) -> Reached {
+fn diagnose(bytes: &[u8], case: u8) -> bool {
     with(bytes, case, |opened| {
         for device in &opened.recording.devices {
             let entry = (opened.case.number() % 4 == 3).then(|| opened.case.number() * device.trace.len() / 64);
@@ -117,7 +145,7 @@ pub(super) fn diagnose(bytes: &[u8], case: u8) -> Reached {
     })
 }
 
-pub(super) fn replay(bytes: &[u8], case: u8) -> Reached {
+fn replay(bytes: &[u8], case: u8) -> bool {
     with(bytes, case, |opened| {
         let outlook = |device: &&DeviceRecording| replay_device(device, &outlook_options(opened, device), &mut |_| ());
         for (device, outlook) in opened.traced().map(|device| (device, outlook(&device))) {
@@ -141,7 +169,7 @@ fn outlook_options(opened: &Opened, device: &DeviceRecording) -> OutlookOptions 
 
 /// Checks that an exported recording can be written, and that reading it back yields the same
 /// recording.
-pub(super) fn export(bytes: &[u8], case: u8) -> Reached {
+fn export(bytes: &[u8], case: u8) -> bool {
     with(bytes, case, |opened| {
         let Some(first) = opened.traced().next() else { return };
         let options = ExportOptions {
@@ -165,7 +193,7 @@ pub(super) fn export(bytes: &[u8], case: u8) -> Reached {
 
 /// Compares the run with itself under different conditions: the entire run, and one step with
 /// another.
-pub(super) fn diff(bytes: &[u8], case: u8) -> Reached {
+fn diff(bytes: &[u8], case: u8) -> bool {
     with(bytes, case, |opened| {
         for device in &opened.recording.devices {
             let side = |part| Side { recording: &opened.recording, device, own: &opened.own, part };
@@ -181,7 +209,7 @@ pub(super) fn diff(bytes: &[u8], case: u8) -> Reached {
     })
 }
 
-pub(super) fn report(bytes: &[u8], case: u8) -> Reached {
+fn report(bytes: &[u8], case: u8) -> bool {
     with(bytes, case, |opened| {
         let mut runs = Vec::new();
         for device in &opened.recording.devices {
@@ -234,7 +262,7 @@ fn draw(opened: &Opened, device: &DeviceRecording) {
     drop(what_if(&what, &opened.case.settings(), 1024));
 }
 
-pub(super) fn advise(bytes: &[u8], case: u8) -> Reached {
+fn advise(bytes: &[u8], case: u8) -> bool {
     with(bytes, case, |opened| {
         let traced: Vec<&DeviceRecording> = opened.traced().collect();
         let Some(first) = traced.first() else { return };
@@ -254,12 +282,8 @@ pub(super) fn advise(bytes: &[u8], case: u8) -> Reached {
     })
 }
 
-pub(super) fn script(choices: &mut Choices<'_>) -> Vec<u8> {
-    texts::script(choices).into_bytes()
-}
-
 /// Runs a script, and checks that every answer is a JSON object.
-pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
+fn ops(bytes: &[u8], case: u8) -> bool {
     let case = Case::new(case);
     let settings = ["", "expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.5"];
     let options = OpsOptions {
@@ -269,37 +293,32 @@ pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
         profile: case.profile(),
     };
     let mut runner = OpsRunner::new(&options).expect("these settings are valid");
-    let mut reached = Reached::Refused;
+    let mut is_answered = false;
     for line in String::from_utf8_lossy(bytes).lines() {
         if let Some(answer) = runner.run_line(line) {
             if answer.contains("\"ok\":1") {
-                reached = Reached::Read;
+                is_answered = true;
             }
             let read = serde_json::from_str::<serde_json::Value>(&answer);
             assert!(read.is_ok(), "the answer to {line:?} is not JSON: {answer}");
         }
     }
-    reached
-}
-
-/// Runs on a recording or a table of buffers.
-pub(super) fn packable(choices: &mut Choices<'_>) -> Vec<u8> {
-    if choices.once_in(2) { texts::buffers(choices).into_bytes() } else { recording(choices) }
+    is_answered
 }
 
 /// Checks that every packing found is valid.
-pub(super) fn pack(bytes: &[u8], case: u8) -> Reached {
+fn pack(bytes: &[u8], case: u8) -> bool {
     let effort = Effort { steps: 20_000, seed: case.into() };
     if is_csv(bytes) {
-        let Ok(listed) = read_csv(&String::from_utf8_lossy(bytes)) else { return Reached::Refused };
+        let Ok(listed) = read_csv(&String::from_utf8_lossy(bytes)) else { return false };
         if let Ok(instance) = Instance::new(listed.buffers.clone()) {
             let found = pack_watched(&instance, &effort, &mut |_| ());
             assert_eq!(packing::check(&instance, &found.packing), Ok(()));
             read_csv(&write_csv(&listed, &found.packing)).expect("the written file can be read");
         }
-        return Reached::Read;
+        return true;
     }
-    let Some(opened) = Opened::new(bytes, case) else { return Reached::Refused };
+    let Some(opened) = Opened::new(bytes, case) else { return false };
     for device in opened.traced() {
         let Ok(requests) = Requests::of_recording(device, &opened.own, &mut |_| ()) else { continue };
         if let Ok(instance) = Instance::new(Recorded::of(&requests).buffers) {
@@ -307,12 +326,12 @@ pub(super) fn pack(bytes: &[u8], case: u8) -> Reached {
             assert_eq!(packing::check(&instance, &found.packing), Ok(()));
         }
     }
-    Reached::Read
+    true
 }
 
 /// Runs a recorded program under two policies: in plenty of memory, in the smallest memory, and as curves.
-pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
-    let Some(opened) = Opened::new(bytes, case) else { return Reached::Refused };
+fn sweep(bytes: &[u8], case: u8) -> bool {
+    let Some(opened) = Opened::new(bytes, case) else { return false };
     for device in opened.traced() {
         let Ok(requests) = Requests::of_recording(device, &opened.own, &mut |_| ()) else { continue };
         let prepared = PreparedWorkload::new(of_requests("fuzzed", &requests).workload);
@@ -320,7 +339,7 @@ pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
             let policy = &CATALOGUE[(opened.case.number() + place) % CATALOGUE.len()];
             let plenty = RunOptions::plenty();
             let make = || policy.make();
-            let outcome = run(&prepared.workload, make(), &plenty);
+            let outcome = run_policy(&prepared.workload, make(), &plenty);
             let smallest = smallest_capacity(&prepared.workload, &make, &plenty, &[prepared.load_bytes]);
             assert_eq!(
                 smallest.is_ok(),
@@ -331,78 +350,18 @@ pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
             drop(curves(&prepared.workload, make(), &plenty, 64));
         }
     }
-    Reached::Read
+    true
 }
 
-/// Runs the rows of a small sweep.
-pub(super) fn sound_rows() -> &'static str {
-    static ROWS: OnceLock<String> = OnceLock::new();
-    ROWS.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("rows.jsonl");
-        let arguments =
-            ["sweep", "-w", "mlp:depth=2,steps=1", "-p", "pytorch,best-fit-remap", "-c", "1.0,1.1", "--bounds", "0", "-o"];
-        let arguments = arguments.into_iter().map(Into::into).chain([file.clone().into_os_string()]);
-        let command = sweeps::Args::try_parse_from(arguments).expect("these arguments are valid");
-        command.compute().expect("a sweep");
-        fs::read_to_string(file).expect("the rows of the sweep")
-    })
+fn read_statistics(bytes: &[u8], _: u8) -> bool {
+    serde_json::from_slice::<BTreeMap<String, i64>>(bytes).is_ok_and(|entries| StatsFile::new(entries).is_ok())
 }
 
-pub(super) fn rows(choices: &mut Choices<'_>) -> Vec<u8> {
-    texts::rows(sound_rows(), choices).into_bytes()
-}
-
-pub(super) fn merge(bytes: &[u8], case: u8) -> Reached {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (part, merged) = (folder.path().join("part.jsonl"), folder.path().join("merged.jsonl"));
-    fs::write(&part, bytes).expect("room for a file");
-    let form = ["--json", "--markdown", "--latex"][usize::from(case) % 3];
-    let arguments = ["merge".into(), "--force".into(), form.into(), part.into_os_string(), "-o".into(), merged.into_os_string()];
-    let command = merges::Args::try_parse_from(arguments).expect("these arguments are valid");
-    let Ok(finished) = command.compute() else { return Reached::Refused };
-    drop(render(&command, &finished).expect("the merged rows can be printed"));
-    Reached::Read
-}
-
-/// Returns arguments of `parkade sweep --largest-batch`, one per line. About half of them are
-/// valid.
-pub(super) fn arguments(choices: &mut Choices<'_>) -> Vec<u8> {
-    const WRONG: [&str; 7] = ["0", "18446744073709551615", "", "x", "-1", "4294967296", "63"];
-    let mut number = |sound: &[&'static str]| if choices.once_in(28) { choices.pick(&WRONG) } else { choices.pick(sound) };
-    let (precision, master_copy) = (number(&["bf16", "fp16", "fp32"]), number(&["on", "off"]));
-    let workload = format!(
-        "--workloads=transformer:layers={},hidden={},heads={},vocabulary={},sequence={},steps={},accumulation={},checkpointing={},precision={precision},master_copy={master_copy}",
-        number(&["1", "2", "3"]),
-        number(&["64", "128", "192"]),
-        number(&["1", "2", "4"]),
-        number(&["100", "1", "50257"]),
-        number(&["16", "1", "64"]),
-        number(&["1", "2"]),
-        number(&["1", "1", "2"]),
-        number(&["none", "layer", "other", "sqrt", "2"]),
-    );
-    let sizes = [
-        format!("--most-batch={}", number(&["1", "2", "8"])),
-        format!("--capacities={}", number(&["1GiB", "600MiB", "24GB", "A100-40GB", "20MiB"])),
-        format!("--context={}", number(&["1", "1MiB", "10MiB"])),
-        format!(
-            "--policies={}",
-            number(&["pytorch", "bfc:kind=one-region", "gmlake-like", "pytorch-expandable,best-fit-remap", "all"])
-        ),
-    ];
-    let others = ["", ",tied=off", ",attention=materialized", ",mlp_ratio=1", ",mixed=on"];
-    let mut lines = vec![format!("{workload}{}", choices.pick(&others))];
-    lines.extend(sizes);
-    lines.push(choices.pick(&["--json", "--latex", "--markdown"]).to_owned());
-    lines.join("\n").into_bytes()
-}
-
-pub(super) fn largest_batch(bytes: &[u8], _: u8) -> Reached {
+fn read_size(bytes: &[u8], _: u8) -> bool {
     let text = String::from_utf8_lossy(bytes);
-    let arguments = ["sweep", "--largest-batch"].into_iter().chain(text.lines());
-    let Ok(command) = sweeps::Args::try_parse_from(arguments) else { return Reached::Refused };
-    let Ok(found) = command.compute() else { return Reached::Refused };
-    drop(render(&command, &found).expect("the findings can be printed"));
-    Reached::Read
+    let _ = sizes::parse_bytes(&text);
+    sizes::parse(&text).is_ok_and(|bytes| {
+        assert!(!sizes::show_bytes(bytes).is_empty());
+        true
+    })
 }

@@ -1,40 +1,40 @@
-//! Runs everything that reads a file or a text from an untrusted source.
+//! Target `snapshot`: the readers of recordings, and the writers that they must agree with.
+//!
+//! Few pickles with damaged bytes are accepted. Most inputs are therefore recordings that were changed as values and then
+//! written.
 
-use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::Write;
 
-use parkade::settings::{Dialect, Settings};
-use parkade_analysis::diagnose::diagnose_message;
-use parkade_cli::terminal::size as sizes;
-use parkade_recording::message::{MessageLog, OutOfMemoryMessage};
 use parkade_recording::{Recording, StackId, StackTable, Style, read, write};
-use parkade_replay::StatsFile;
-use parkade_research::packing::{is_csv, read_csv};
 
-use super::case::Reached;
 use crate::choices::Choices;
-use crate::{recordings, texts};
+use crate::recordings;
 
-fn reached<T, E>(result: Result<T, E>) -> Reached {
-    if result.is_ok() { Reached::Read } else { Reached::Refused }
+/// Reads what the bytes describe: a file, or the choices that make one. Returns whether the reader accepted the file.
+///
+/// # Panics
+/// If the reader panics, or if a recording that it accepted is not read back unchanged after it was written.
+pub fn run(data: &[u8]) -> bool {
+    let Some((kind, rest)) = data.split_first() else { return false };
+    let mut choices = Choices::new(rest);
+    is_read_again(&match kind % 8 {
+        0 => rest.to_vec(),
+        1 => opcodes(&mut choices),
+        2 => compressed(&mut choices),
+        3 => damaged(&mut choices),
+        4 => recordings::plausible(&mut choices),
+        _ => recordings::spelled(&mut choices),
+    })
 }
 
-pub(super) fn recording(choices: &mut Choices<'_>) -> Vec<u8> {
-    recordings::spelled(choices)
-}
-
-pub(super) fn written(choices: &mut Choices<'_>) -> Vec<u8> {
-    recordings::plausible(choices)
-}
-
-pub(super) fn damaged(choices: &mut Choices<'_>) -> Vec<u8> {
+fn damaged(choices: &mut Choices<'_>) -> Vec<u8> {
     let mut bytes = recordings::sound(choices);
     choices.damage(&mut bytes, 6);
     bytes
 }
 
 /// Opcodes with plausible arguments, in any order.
-pub(super) fn opcodes(choices: &mut Choices<'_>) -> Vec<u8> {
+fn opcodes(choices: &mut Choices<'_>) -> Vec<u8> {
     const CODES: &[u8] = b"(.012N)]}ludtesaRbQo\x80\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x93\x94\x95\x97\x98";
     const TEXTS: [&str; 12] = [
         "segments",
@@ -80,10 +80,10 @@ pub(super) fn opcodes(choices: &mut Choices<'_>) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn compressed(choices: &mut Choices<'_>) -> Vec<u8> {
+fn compressed(choices: &mut Choices<'_>) -> Vec<u8> {
     // Complete files of the formats that parkade reads but this crate does not write.
-    const XZ: &[u8] = include_bytes!("../../../../recording/tests/data/snapshot.xz.bin");
-    const ZSTD: &[u8] = include_bytes!("../../../../recording/tests/data/snapshot.zst.bin");
+    const XZ: &[u8] = include_bytes!("../../../recording/tests/data/snapshot.xz.bin");
+    const ZSTD: &[u8] = include_bytes!("../../../recording/tests/data/snapshot.zst.bin");
     let mut bytes = match choices.below(5) {
         0 => XZ.to_vec(),
         1 => ZSTD.to_vec(),
@@ -107,19 +107,15 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.write_all(bytes).and_then(|()| encoder.finish()).unwrap_or_default()
 }
 
-pub(super) fn read_recording(bytes: &[u8], _: u8) -> Reached {
-    reached(read(bytes))
-}
-
-/// Checks that writing a recording in both styles and reading it back yields the same recording.
-pub(super) fn read_again(bytes: &[u8], _: u8) -> Reached {
-    let Ok(mut recording) = read(bytes) else { return Reached::Refused };
+/// Returns whether the reader accepts the file.
+///
+/// # Panics
+/// If writing the recording in both styles and reading it back does not yield the same recording.
+pub fn is_read_again(bytes: &[u8]) -> bool {
+    let Ok(mut recording) = read(bytes) else { return false };
     recording.tolerated = Default::default();
     let again = |recording: &Recording, style| {
-        read(&write(recording, style)).expect(
-            "a recording that was read can be written and \
-                                                                              read again",
-        )
+        read(&write(recording, style)).expect("a recording that was read can be written and read again")
     };
     // A NaN does not equal itself, so NaNs are removed after the recording has been written and read once. From here
     // on, the recording is written without them: settings without any value reveal less about the release.
@@ -135,7 +131,7 @@ pub(super) fn read_again(bytes: &[u8], _: u8) -> Reached {
     // The order of segments in the file affects only how stacks are numbered.
     let is_same = without_stacks(recording) == without_stacks(python);
     assert!(is_same, "the written recording differs from the one that was read");
-    Reached::Read
+    true
 }
 
 fn without_stacks(mut recording: Recording) -> Recording {
@@ -156,81 +152,4 @@ fn without_nan(mut recording: Recording) -> Recording {
         settings.garbage_collection_threshold = settings.garbage_collection_threshold.filter(|value| !value.is_nan());
     }
     recording
-}
-
-pub(super) fn settings(choices: &mut Choices<'_>) -> Vec<u8> {
-    texts::settings(choices).into_bytes()
-}
-
-pub(super) fn read_settings(bytes: &[u8], _: u8) -> Reached {
-    let text = String::from_utf8_lossy(bytes);
-    let newer = Settings::from_environment_as(&Dialect::PYTORCH_2_15, &text);
-    if let Err(error) = &newer {
-        assert!(!error.to_string().is_empty());
-    }
-    reached(Settings::from_environment(&text))
-}
-
-pub(super) fn message(choices: &mut Choices<'_>) -> Vec<u8> {
-    texts::message(choices).into_bytes()
-}
-
-pub(super) fn read_message(bytes: &[u8], _: u8) -> Reached {
-    let parsed = OutOfMemoryMessage::parse(&String::from_utf8_lossy(bytes));
-    reached(parsed.map(diagnose_message))
-}
-
-pub(super) fn log(choices: &mut Choices<'_>) -> Vec<u8> {
-    texts::log(choices).into_bytes()
-}
-
-pub(super) fn read_log(bytes: &[u8], _: u8) -> Reached {
-    let log = MessageLog::read(&String::from_utf8_lossy(bytes));
-    let (begin, end) = bytes.split_at(bytes.len() / 2);
-    assert!(MessageLog::read_from(begin.chain(end)).is_ok_and(|halves| halves == log));
-    let explained = log.explained();
-    assert!(explained.is_none_or(|place| place < log.messages.len()));
-    if log.messages.is_empty() {
-        return Reached::Refused;
-    }
-    for logged in log.messages {
-        drop(diagnose_message(logged.message));
-    }
-    Reached::Read
-}
-
-pub(super) fn statistics(choices: &mut Choices<'_>) -> Vec<u8> {
-    texts::statistics(choices).into_bytes()
-}
-
-pub(super) fn read_statistics(bytes: &[u8], _: u8) -> Reached {
-    match serde_json::from_slice::<BTreeMap<String, i64>>(bytes) {
-        Ok(entries) => reached(StatsFile::new(entries)),
-        Err(_) => Reached::Refused,
-    }
-}
-
-pub(super) fn buffers(choices: &mut Choices<'_>) -> Vec<u8> {
-    texts::buffers(choices).into_bytes()
-}
-
-pub(super) fn read_buffers(bytes: &[u8], _: u8) -> Reached {
-    if !is_csv(bytes) {
-        return Reached::Refused;
-    }
-    reached(read_csv(&String::from_utf8_lossy(bytes)))
-}
-
-pub(super) fn size(choices: &mut Choices<'_>) -> Vec<u8> {
-    texts::size(choices).into_bytes()
-}
-
-pub(super) fn read_size(bytes: &[u8], _: u8) -> Reached {
-    let text = String::from_utf8_lossy(bytes);
-    let parsed = sizes::parse(&text);
-    if let Ok(bytes) = parsed {
-        assert!(!sizes::show_bytes(bytes).is_empty());
-    }
-    let _ = sizes::parse_bytes(&text);
-    reached(parsed)
 }

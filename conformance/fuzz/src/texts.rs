@@ -87,6 +87,21 @@ const SOUND: [&str; 16] = [
 
 const PIECES: [&str; 14] = [":", ",", "[", "]", ">", " ", "\t", "'", "\"", "=", "::", ",,", "\u{ff1a}", "True"];
 
+/// Parts of numbers.
+const DIGITS: [&str; 14] = ["0", "1", "25", "9", "00000", ".", "e", "E", "-", "+", "0x", "p", "f", "G"];
+
+/// Adds a list of divisions or of classes.
+fn list(text: &mut String, choices: &mut Choices<'_>) {
+    const INTERVALS: [&str; 9] = ["1", "2", "64", "256", "16384", "65536", ">", "a", "3"];
+    const DIVISIONS: [&str; 7] = ["1", "2", "4", "8", "0", "3", "0.5"];
+    text.push('[');
+    for place in 0..choices.below(6) {
+        let comma = if place == 0 { "" } else { "," };
+        text.extend([comma, choices.pick(&INTERVALS), ":", choices.pick(&DIVISIONS)]);
+    }
+    text.push(']');
+}
+
 /// Returns a settings string as in `PYTORCH_CUDA_ALLOC_CONF`.
 pub(crate) fn settings(choices: &mut Choices<'_>) -> String {
     let mut text = String::new();
@@ -100,7 +115,11 @@ pub(crate) fn settings(choices: &mut Choices<'_>) -> String {
         }
         text.push_str(choices.pick(&KEYS));
         text.push(':');
-        text.push_str(choices.pick(&VALUES));
+        match choices.below(4) {
+            0 => text.push_str(&choices.words(&DIGITS, 6)),
+            1 => list(&mut text, choices),
+            _ => text.push_str(choices.pick(&VALUES)),
+        }
     }
     if choices.once_in(10) {
         text.push_str(&choices.words(&PIECES, 8));

@@ -1,83 +1,74 @@
-//! A short run of every target and of all inputs that once failed.
-//!
-//! `PARKADE_FUZZ_EXECUTIONS` sets the number of inputs for each reader; commands get a tenth of it.
+//! Runs every target, without libFuzzer, on its corpus and on some generated inputs.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use parkade_fuzz::driver::{execute, input, kept, prepare_thread, run_kept};
-use parkade_fuzz::targets::{Kind, Reached, TARGETS, Target, prepare};
+use parkade_fuzz::{TARGETS, commands, printed, snapshot};
 
-/// The minimum percentage of a target's inputs that the reader must accept. A low value means that the target is meant
-/// to produce invalid inputs.
-fn least_read(target: &str) -> u64 {
-    match target {
-        // Random opcodes and damaged bytes.
-        "opcodes" => 0,
-        "bytes" => 1,
-        "compressed" | "size" | "merge" | "largest-batch" => 15,
-        // Commands refuse what they cannot answer, such as a question about steps in a recording without any.
-        _ if target.starts_with("printed-") => 15,
-        "message" | "settings" | "buffers" => 30,
-        _ => 65,
-    }
+/// The number of generated inputs for each target.
+const INPUTS: usize = 400;
+
+fn corpus(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(folder);
+    let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} has no inputs", folder.display());
+    files.into_iter().map(|file| (file.clone(), fs::read(file).expect("an input"))).collect()
 }
 
-/// This test runs with the other tests, so its inputs must be the same every time.
-const SEED: u64 = 20_261_122;
-
-#[test]
-fn every_target_survives_some_inputs() {
-    prepare();
-    let count = std::env::var("PARKADE_FUZZ_EXECUTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(600_u64);
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                prepare_thread();
-                while let Some(target) = TARGETS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    survives(target, if target.kind == Kind::Reader { count } else { count / 10 });
-                }
-            });
-        }
-    });
-}
-
-fn survives(target: &Target, executions: u64) {
-    let mut read = 0;
-    for number in 0..executions {
-        let input = input(target, SEED, number);
-        match execute(target, &input.bytes, input.case).reached {
-            Ok(Reached::Read) => read += 1,
-            Ok(Reached::Refused) => {}
-            Err(failure) => panic!("parkade-fuzz --target {} --seed {SEED} --number {number}: {failure:?}", target.name),
-        }
-    }
-    let (name, least) = (target.name, least_read(target.name));
-    assert!(read * 100 >= least * executions, "{name}: {read} of {executions} inputs are accepted, less than {least} %");
-}
-
-#[test]
-fn inputs_that_once_failed_are_survived() {
-    prepare_thread();
-    prepare();
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let mut runs = 0;
-    for (file, targets) in kept(&corpus).expect("a corpus") {
-        for target in targets {
-            for (case, execution) in run_kept(target, &file).expect("readable") {
-                let failed = execution.reached.err();
-                assert_eq!(failed, None, "{} on {} in case {case}", target.name, file.display());
-                runs += 1;
+/// Runs what a test does on its input; if it panics, the output says which input it was.
+fn on_input<T>(name: &str, run: impl FnOnce() -> T) -> T {
+    struct Named<'n>(&'n str);
+    impl Drop for Named<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("the input is {}", self.0);
             }
         }
     }
-    assert!(runs > 0, "{runs}");
+    let _named = Named(name);
+    run()
 }
 
 #[test]
-fn the_same_seed_gives_the_same_inputs() {
-    let of_seed = |seed| TARGETS.iter().map(|target| input(target, seed, 7)).collect::<Vec<_>>();
-    assert_eq!(of_seed(1), of_seed(1));
-    assert_ne!(of_seed(1), of_seed(2));
+fn targets_survive_their_corpus() {
+    for target in TARGETS {
+        for (file, input) in corpus(target.name) {
+            on_input(&file.display().to_string(), || (target.run)(&input));
+        }
+    }
+}
+
+/// Random inputs are survived as well, and are not so wrong that nothing accepts them.
+#[test]
+fn targets_survive_random_inputs() {
+    for target in TARGETS {
+        let mut random = fastrand::Rng::with_seed(20_261_122);
+        let accepts = |number: &usize| {
+            let mut input = vec![0; random.usize(..400)];
+            random.fill(&mut input);
+            on_input(&format!("number {number} of {}", target.name), || (target.run)(&input))
+        };
+        let accepted = 100 * (0..INPUTS).filter(accepts).count() / INPUTS;
+        let least = target.least_accepted;
+        assert!(accepted >= least, "{} accepts {accepted} % of its inputs, less than {least} %", target.name);
+    }
+}
+
+/// These files once failed. A file whose name contains `.case7.` is run with the options of case 7, any other one with those
+/// of the first eight cases.
+#[test]
+fn commands_survive_recordings_that_once_failed() {
+    for (file, recording) in corpus("recordings") {
+        let name = file.display().to_string();
+        let case = name.split('.').find_map(|part| part.strip_prefix("case")?.parse().ok());
+        on_input(&name, || snapshot::is_read_again(&recording));
+        for case in case.map_or(0..8, |case: u8| case..case + 1) {
+            on_input(&format!("{name} in case {case}"), || {
+                commands::run_on_recording(&recording, case);
+                printed::run_on_recording(&recording, case);
+            });
+        }
+    }
 }
