@@ -63,7 +63,18 @@ impl Source<'_> {
         let (free_waits, has_callbacks, is_finished) = (is(0), is(1), !is(2));
         let adopted = is(3).then(|| self.byte() as u64);
         let failing = is(4).then(|| self.failing());
-        let setup = Setup { release, capacity, timing, places, free_waits, settings, has_callbacks, adopted, is_finished, ..Setup::PLAIN };
+        let setup = Setup {
+            release,
+            capacity,
+            timing,
+            places,
+            free_waits,
+            settings,
+            has_callbacks,
+            adopted,
+            is_finished,
+            ..Setup::PLAIN
+        };
         (setup, failing)
     }
 

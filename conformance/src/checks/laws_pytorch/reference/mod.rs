@@ -17,10 +17,10 @@ use proptest::prelude::*;
 
 use super::programs::{of_rungs, programs};
 use crate::backend::{AnyBackend, EventTiming, Places};
+use crate::program::bytes;
 use crate::program::contents::Contents;
 use crate::program::draw::{THRESHOLDS, crowd, pool_program, program, restores, setup};
 use crate::program::player::{Cast, Habits, Player};
-use crate::program::bytes;
 use crate::program::search::{Stopped, program_line, run_cases, timings};
 use crate::program::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, Setup, Step, profiles, texts};
 use crate::program::watched::Tested;
