@@ -8,7 +8,7 @@ pub mod core_laws;
 pub mod golden;
 pub mod harness;
 pub mod law;
-pub mod program;
+mod program;
 pub mod reference_model;
 #[cfg(feature = "scenarios")]
 pub mod scenarios;

@@ -16,6 +16,6 @@ mod history;
 pub(crate) mod player;
 mod routing;
 mod script;
-pub mod search;
+pub(crate) mod search;
 pub(crate) mod step;
 pub(crate) mod watched;

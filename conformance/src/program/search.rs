@@ -23,7 +23,7 @@ const SHRINK_STEPS: usize = 20_000;
 
 /// The reason why a program did not reach its end.
 #[derive(Debug)]
-pub enum Stopped {
+pub(crate) enum Stopped {
     /// A law was broken, with the script that reproduces it.
     Broken(Broken, String),
     /// There is no device for the program.
@@ -48,7 +48,7 @@ impl From<Stopped> for Trouble {
 }
 
 /// A drawn case, most of which is a list of steps.
-pub trait Case: Clone + Debug + Serialize + DeserializeOwned {
+pub(crate) trait Case: Clone + Debug + Serialize + DeserializeOwned {
     /// A step that can be removed.
     type Step: Clone;
 
@@ -234,17 +234,16 @@ pub(crate) fn may_expand(backend: &AnyBackend) -> bool {
 
 /// A number sequence that is the same on every machine (SplitMix64, Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
-pub struct Draws(u64);
+pub(crate) struct Draws(u64);
 
 impl Draws {
     /// Creates the sequence for a seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Draws {
+    pub(crate) fn new(seed: u64) -> Draws {
         Draws(seed)
     }
 
     /// Returns a number below `bound`, which must be at least 1 and small enough that the modulo bias does not matter.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
