@@ -38,7 +38,7 @@ pub fn run(data: &[u8]) -> bool {
     let options = Options {
         bytes: choices.pick(&[1 << 30, 64 << 20, 130 << 20, 2 << 20, 1, 80 << 30]),
         flags: choices.pick(&[0, 0, 0, 0, 0, 1, 2, 4, 6, 8, 12, 16]),
-        policy: has_policy.then(|| choices.byte().into()),
+        policy: has_policy.then(|| choices.below(48)),
         settings: if has_settings { &settings } else { "" },
         release: if choices.once_in(8) { "1.2.3" } else { RELEASES[choices.below(RELEASES.len())].name },
         most_rescues: choices.below(3) as u64,
