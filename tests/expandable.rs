@@ -1,4 +1,4 @@
-//! A request that is larger than the addresses reserved for an expandable segment, 9/8 of the device's memory.
+//! A request larger than the address range reserved for an expandable segment (9/8 of the device's memory).
 
 use crate::device::PlainDevice;
 use parkade::policy::PyTorch;

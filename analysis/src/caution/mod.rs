@@ -454,7 +454,7 @@ const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::NoGraphPools],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "This setting has an effect only while a CUDA graph is captured.",
+        what: "This setting has an effect only during CUDA graph capture.",
         instead: "Leave it out.",
         source: "pytorch/pytorch#158352, spec 3.8",
     },

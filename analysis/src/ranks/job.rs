@@ -310,7 +310,7 @@ impl Candidate {
         (0..self.standings.len()).min_by_key(key).unwrap_or(0)
     }
 
-    /// Returns the memory that the tightest rank has left; if no memory is known, the memory it needs, negated.
+    /// Returns the tightest rank's remaining memory or, if its capacity is unknown, the negative of the memory it needs.
     fn margin(&self) -> i64 {
         let standing = self.standings.get(self.tightest());
         standing.map_or(0, |one| one.margin_bytes().unwrap_or_else(|| 0_i64.saturating_sub_unsigned(one.needs_bytes)))

@@ -334,7 +334,9 @@ const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group:
 /// What a group shows if all of it passes.
 fn proves(group: Group) -> &'static str {
     match group {
-        Group::Law => "in random programs, the allocator decides as the rules say and loses, shares or reuses no memory wrongly",
+        Group::Law => {
+            "in random programs, the allocator follows the rules, loses no memory, and never wrongly shares or reuses any"
+        }
         Group::Contract => "each call of the device behaves as measured on an H200",
         Group::Scenario => "the out-of-memory stories of the source documents happen as told",
         Group::PyTorchTest => "the allocator tests from PyTorch's own suite pass",

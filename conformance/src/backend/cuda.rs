@@ -128,7 +128,7 @@ fn warm_up(device: &mut CudaDevice, stream: StreamId) -> Result<(), BackendError
     device.free(range)
 }
 
-/// Memory that is held so that a test has less. It is created but never mapped.
+/// Memory held back to limit how much is available to a test. It is created but never mapped.
 struct Ballast {
     device: CudaDevice,
     /// The memory that is withheld throughout a test, with sizes in bytes.

@@ -102,7 +102,7 @@ pub const LAWS: [CoreLaw; 22] = [
     },
     CoreLaw {
         name: "reference/any-size",
-        says: "the decisions equal the reference allocator's for requests of up to 2^64 bytes, and up to a total of 2^63 bytes",
+        says: "the decisions match the reference allocator's for requests of up to 2^64 bytes and allocation totals of up to 2^63 bytes",
         check: bounds::any_size,
     },
     CoreLaw {

@@ -203,7 +203,7 @@ pub(super) struct Storage(usize);
 /// The activity in addition to the model's own operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Surroundings {
-    /// If set, operations need scratch memory, of sizes drawn with this seed.
+    /// If set, operations need scratch memory, with sizes drawn from this seed.
     pub(super) scratch_seed: Option<u64>,
     /// Whether the linear algebra libraries keep a workspace after their first use in a thread.
     pub(super) libraries: bool,
