@@ -1,6 +1,5 @@
 //! Tests of the policies: their laws, their mechanisms, and comparisons with the answers of real allocators.
 
-mod at_address;
 mod compaction;
 mod every_nth_call;
 mod hostile;

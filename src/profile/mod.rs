@@ -254,6 +254,7 @@ impl Profile {
             same.reuses_by_graph = other.reuses_by_graph;
             same.flushes_at_pool_end = other.flushes_at_pool_end;
             same.borrows_last = other.borrows_last;
+            same.borrows_expandable = other.borrows_expandable;
             same.oldest_routing_decides = other.oldest_routing_decides;
             same.counts_failed_routings = other.counts_failed_routings;
         }

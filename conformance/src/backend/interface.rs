@@ -92,7 +92,7 @@ pub enum Places {
     Ascending,
     /// Each below the previous one.
     Descending,
-    /// In the lowest hole.
+    /// In the lowest hole; reserved addresses too.
     Reuse,
 }
 
@@ -228,6 +228,19 @@ pub trait Insight {
 
     /// Completes all work.
     fn complete_all(&mut self);
+
+    /// Begins the capture of a graph on a stream, in place of the one in which the stream takes part.
+    fn begin_capture(&mut self, stream: StreamId);
+
+    /// Ends the capture in which a stream takes part, on all its streams.
+    fn end_capture(&mut self, stream: StreamId);
+
+    /// Submits work to a captured stream. Returns false if the stream is not captured.
+    fn capture_work(&mut self, stream: StreamId) -> bool;
+
+    /// Makes a stream wait for all work of another stream, which is captured. Returns false if that stream is not captured,
+    /// or if the first takes part in a different capture.
+    fn capture_wait(&mut self, stream: StreamId, other: StreamId) -> bool;
 }
 
 /// Two uses of the same bytes that are not ordered.

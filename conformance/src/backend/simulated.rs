@@ -2,7 +2,7 @@
 
 use parkade::device::BackendError;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::address::{Ascending, Descending, Reuse};
+use parkade_sim::address::{Ascending, Descending, RESERVATION_START, Reuse};
 use parkade_sim::{AccessError, EventTiming as DeviceTiming, RaceAccess, RaceUse, SimDevice, SimOptions};
 
 use super::interface::{Backend, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, TestDevice, Touch, Unable};
@@ -30,7 +30,7 @@ impl Backend for Simulated {
         Ok(SimDevice::new(match needs.simulation.places {
             Places::Ascending => options.address_model(Ascending::new()),
             Places::Descending => options.address_model(Descending::new()),
-            Places::Reuse => options.address_model(Reuse::new()),
+            Places::Reuse => options.address_model(Reuse::new()).reservation_model(Reuse::starting_at(RESERVATION_START)),
         }))
     }
 
@@ -157,5 +157,21 @@ impl Insight for SimDevice {
 
     fn complete_all(&mut self) {
         SimDevice::complete_all(self);
+    }
+
+    fn begin_capture(&mut self, stream: StreamId) {
+        SimDevice::begin_capture(self, stream);
+    }
+
+    fn end_capture(&mut self, stream: StreamId) {
+        SimDevice::end_capture(self, stream);
+    }
+
+    fn capture_work(&mut self, stream: StreamId) -> bool {
+        SimDevice::capture_work(self, stream).is_some()
+    }
+
+    fn capture_wait(&mut self, stream: StreamId, other: StreamId) -> bool {
+        SimDevice::capture_wait(self, stream, other)
     }
 }

@@ -11,6 +11,7 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
 use parkade_policies::Named;
 use parkade_sim::{CallName, FaultError, FaultPlan, When};
+use proptest::prelude::any;
 use proptest::strategy::{Strategy, ValueTree};
 
 use crate::backend::{AnyBackend, EventTiming};
@@ -211,7 +212,7 @@ fn a_part(effort: &Effort) -> Effort {
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
 /// The number of a program's calls that fail in each way in a short run, on the simulated device and on a real one.
 const FEWEST_POINTS: usize = 12;
-const FEWEST_REAL_POINTS: usize = 4;
+const FEWEST_REAL_POINTS: usize = 1;
 
 /// Returns the failures for the call with this number.
 type Plan = fn(u64) -> Vec<(When, FaultError)>;
@@ -235,8 +236,8 @@ pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effor
         let plans = if seeds > 1 && place < seeds { &PLANS[place % 3..][..1] } else { &PLANS[..] };
         let untouched = run(subject, backend, setup, steps, &[]).map_err(|stopped| trouble(stopped, &[]))?;
         let points = points(&untouched.calls);
-        let fewest = if backend.is_simulated() { FEWEST_POINTS } else { FEWEST_REAL_POINTS };
-        let most = fewest.max(effort.cases as usize);
+        let cases = effort.cases as usize;
+        let most = if backend.is_simulated() { cases.max(FEWEST_POINTS) } else { (cases / 4).max(FEWEST_REAL_POINTS) };
         for (number, plan) in plans.iter().enumerate() {
             for n in spread(&points, most, shift + place + number) {
                 let faults = plan(n);
@@ -252,6 +253,22 @@ pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effor
     }
     let measured = format!("{failures} failures in {} programs{}", programs.len(), driver_time(driver_ns));
     Ok(Evidence { measured, operations, text: String::new() })
+}
+
+/// Checks every law in random programs in which one call fails, anywhere and in any way.
+pub(super) fn any_call(subject: &Subject, backend: &AnyBackend, effort: &Effort, timing: EventTiming) -> Verdict {
+    let strategy = (careful(timing, 60), any::<u32>(), 0..PLANS.len());
+    let strategy = strategy.prop_map(|((setup, steps), place, plan)| (setup, steps, (place, plan)));
+    run_cases(effort, 0x9020, &strategy, |(setup, steps, (place, plan))| {
+        let points = points(&run(subject, backend, setup, steps, &[])?.calls);
+        let Some(&n) = points.get(*place as usize % points.len().max(1)) else { return Ok(0) };
+        let faults = PLANS[*plan](n);
+        match run(subject, backend, setup, steps, &faults) {
+            Ok(_) => Ok(steps.len() as u64),
+            Err(Stopped::Broken(broken, script)) => Err(Stopped::Broken(broken, planned(&faults, &script))),
+            Err(unable) => Err(unable),
+        }
+    })
 }
 
 /// A program and its setup.
@@ -327,12 +344,16 @@ fn run(
     Ok(Ran { fired, calls: finished.calls, driver_ns: finished.driver_ns })
 }
 
+/// Returns a script that begins with the planned failures, which `parkade ops` cannot cause.
+fn planned(faults: &[(When, FaultError)], script: &str) -> String {
+    format!("# planned failures: {faults:?}\n{script}")
+}
+
 fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
     match stopped {
         Stopped::Unable(unable) => unable.into(),
         Stopped::Broken(broken, script) => {
-            let planned = format!("# planned failures: {faults:?}\n{script}");
-            Trouble::Fail { reason: format!("{faults:?}: {broken}"), script: Some(planned) }
+            Trouble::Fail { reason: format!("{faults:?}: {broken}"), script: Some(planned(faults, &script)) }
         }
     }
 }

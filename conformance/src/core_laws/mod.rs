@@ -27,7 +27,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 22] = [
+pub const LAWS: [CoreLaw; 23] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says or fails with the specified error",
@@ -47,6 +47,11 @@ pub const LAWS: [CoreLaw; 22] = [
         name: "texts/errors",
         says: "every error has the specified text, for all the values that it can contain",
         check: tables::check_errors,
+    },
+    CoreLaw {
+        name: "releases/alike",
+        says: "two releases count as deciding alike exactly if every rule that the program can meet is the same in both",
+        check: tables::check_alike,
     },
     CoreLaw {
         name: "reference/free-blocks",

@@ -3,7 +3,7 @@
 
 use parkade::device::{BackendError, ProcessMemory};
 use parkade::policy::{Policy, PolicyFault, PyTorch};
-use parkade::profile::{Profile, RELEASES};
+use parkade::profile::{Profile, RELEASES, Scope};
 use parkade::settings::{Backend, ReserveSize, Settings};
 use parkade::snapshot::BlockActivity;
 use parkade::stats::{Family, Stat, StatSet, Stats, UnknownStatistic};
@@ -17,7 +17,8 @@ use proptest::prelude::*;
 
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::{Reference, texts};
+use crate::program::step::profiles;
+use crate::reference_model::{Reference, ReleaseRules, texts};
 
 /// The number of sizes in each drawn case.
 const SIZES_PER_CASE: usize = 48;
@@ -47,6 +48,24 @@ fn settings() -> impl Strategy<Value = Settings> {
         settings.roundup_power2_divisions.copy_from_slice(&divisions);
         settings
     })
+}
+
+/// Compares every two releases, for programs that use any of the features.
+pub(crate) fn check_alike(_: &Draws) -> Outcome {
+    let mut pairs = 0;
+    for (a, b) in profiles().flat_map(|a| profiles().map(move |b| (a, b))) {
+        for used in 0..16_u8 {
+            let uses = |bit: u8| used >> bit & 1 == 1;
+            let scope =
+                Scope { expandable_segments: uses(0), private_pools: uses(1), checkpoints: uses(2), one_division: uses(3) };
+            let (seen, expected) =
+                (a.decides_like(b, scope), ReleaseRules::of(a.name).decide_alike(&ReleaseRules::of(b.name), scope));
+            let problem = || format!("{} decides like {} for {scope:?}: {seen}, expected {expected}", a.name, b.name);
+            ensure(Law::Reference, seen == expected, problem)?;
+            pairs += 1;
+        }
+    }
+    Ok(pairs)
 }
 
 pub(crate) fn check_sizes(draws: &Draws) -> Outcome {

@@ -20,6 +20,10 @@ pub(crate) enum Answer {
     Allocated(Allocation),
     AllocatedAt(u64),
     Refused(AllocError),
+    /// No free block has room at the address.
+    NotThere,
+    /// Whether the stream is captured, or accepts the wait.
+    Captured(bool),
     /// The freed address, and the error.
     Freed(u64, Option<FreeError>),
     Recorded(u64),
@@ -46,6 +50,14 @@ impl Answer {
         answer.map_or_else(Answer::Refused, Answer::AllocatedAt)
     }
 
+    pub(crate) fn allocated_at(answer: Result<Option<Allocation>, AllocError>) -> Answer {
+        answer.map_or_else(Answer::Refused, |allocation| allocation.map_or(Answer::NotThere, Answer::Allocated))
+    }
+
+    pub(crate) fn expected_at(answer: Result<Option<u64>, AllocError>) -> Answer {
+        answer.map_or_else(Answer::Refused, |address| address.map_or(Answer::NotThere, Answer::AllocatedAt))
+    }
+
     pub(crate) fn done(answer: Result<(), AllocError>) -> Answer {
         Answer::Done(answer)
     }
@@ -62,7 +74,7 @@ impl Answer {
     /// Returns whether this answer from the allocator is the expected one.
     pub(crate) fn same_as(&self, expected: &Answer) -> bool {
         match (self, expected) {
-            (Answer::Nothing, Answer::Nothing) => true,
+            (Answer::Nothing, Answer::Nothing) | (Answer::NotThere, Answer::NotThere) => true,
             (Answer::Allocated(allocation), Answer::AllocatedAt(address)) => allocation.address().get() == *address,
             (Answer::Refused(seen), Answer::Refused(expected)) => same_error(seen, expected),
             (Answer::Done(Err(seen)), Answer::Done(Err(expected))) => same_error(seen, expected),
@@ -70,6 +82,7 @@ impl Answer {
             (Answer::Freed(a, seen), Answer::Freed(b, expected)) => (a, seen) == (b, expected),
             (Answer::Recorded(a), Answer::Recorded(b)) => a == b,
             (Answer::Stocked(..), Answer::Stocked(..)) => true,
+            (Answer::Captured(a), Answer::Captured(b)) => a == b,
             (Answer::Limited(a), Answer::Limited(b)) => a == b,
             (Answer::Asked(a), Answer::Asked(b)) => a == b,
             (Answer::Pool(a), Answer::Pool(b)) => a == b,

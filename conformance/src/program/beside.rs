@@ -7,14 +7,14 @@ use parkade::policy::Policy;
 use parkade::settings::Settings;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
-use parkade::{AllocError, Allocator, BlockView, FreeError, InvalidFraction, PoolSlot};
+use parkade::{AllocError, Allocator, BlockView, FreeError, InvalidFraction, PoolFilter, PoolSlot};
 
 use super::answer::{self, Answer};
 use super::caller::Caller;
 use super::step::{POOLS, Step, pool_id};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
-use crate::reference_model::allocator::{Deed, FreeBlock, Saved};
+use crate::reference_model::allocator::{Deed, FreeBlock, Graphs, Saved};
 
 /// The reference allocator, and what it needs to follow a program.
 pub(crate) struct Beside {
@@ -83,6 +83,9 @@ impl Beside {
         match (step, seen) {
             (Step::Allocate(bytes, place), _) => Answer::expected(reference.allocate(bytes, stream(place).get(), false)),
             (Step::AllocateRaw(bytes, place), _) => Answer::expected(reference.allocate(bytes, stream(place).get(), true)),
+            (Step::AllocateAt(bytes, place, ..), _) => {
+                Answer::expected_at(reference.allocate_at(bytes, stream(place).get(), caller.asked_at.get()))
+            }
             (Step::Free(_), Answer::Freed(address, _)) => {
                 Answer::Freed(*address, reference.free(*address).err().map(FreeError::Device))
             }
@@ -107,6 +110,7 @@ impl Beside {
             (Step::ReleaseCachedPool(pool), _) => Answer::done(reference.release_cached_pool(POOLS[pool])),
             (Step::CreatePool(pool), _) => Answer::Pool(reference.create_pool(POOLS[pool])),
             (Step::BeginPool(pool, place), _) => Answer::Pool(reference.begin_pool(POOLS[pool], caller.filter(place))),
+            (Step::BeginChosen(pool), _) => Answer::Pool(reference.begin_pool(POOLS[pool], PoolFilter::Chosen)),
             (Step::EndPool(pool), _) => Answer::Pool(reference.end_pool(POOLS[pool])),
             (Step::ReleasePool(pool), _) => Answer::Pool(reference.release_pool(POOLS[pool])),
             (Step::Save(pool), _) => {
@@ -121,6 +125,7 @@ impl Beside {
                 let live: Vec<u64> = caller.live_of(pool, all).into_iter().map(DeviceAddress::get).collect();
                 Answer::Asked(reference.live_are(POOLS[pool], &live))
             }
+            (step, Answer::Captured(_)) => Answer::Captured(captured(&mut reference.graphs, step, |place| stream(place).get())),
             (Step::Snapshot, _) => Answer::Seen(reference.snapshot(None)),
             (Step::SnapshotPool(pool), _) => Answer::Seen(reference.snapshot(Some(POOLS[pool]))),
             _ => {
@@ -141,9 +146,22 @@ impl Beside {
             Step::UseOnOom(pool, serves) => reference.serve_when_out(POOLS[pool], serves),
             Step::NoSplit(pool) => reference.keep_whole(pool_id(pool)),
             Step::Capturing(is_capturing) => reference.set_capturing(is_capturing),
+            Step::Choose(pool) => reference.choose_pool(pool.map(|pool| POOLS[pool])),
             _ => {}
         }
     }
+}
+
+/// Builds the same graph as the device.
+fn captured(graphs: &mut Graphs, step: Step, stream: impl Fn(usize) -> u64) -> bool {
+    match step {
+        Step::BeginGraph(place) => graphs.begin(stream(place)),
+        Step::EndGraph(place) => graphs.end(stream(place)),
+        Step::GraphWork(place) => return graphs.work(stream(place)),
+        Step::GraphWait(place, other) => return graphs.wait(stream(place), stream(other)),
+        _ => {}
+    }
+    matches!(step, Step::BeginGraph(_))
 }
 
 /// Compares the observers' entries one by one.

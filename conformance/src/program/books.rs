@@ -23,6 +23,7 @@ use super::held::Held;
 use super::history::History;
 use super::routing::Routing;
 use super::step::{POOLS, Step, pool_id};
+use super::views::Mappings;
 use super::watched::{self, changed_since_answer};
 use crate::backend::{DeviceFacts, TestDevice, Witness};
 use crate::law::{Broken, Law, ensure};
@@ -73,6 +74,8 @@ pub(crate) struct Books {
     freeing: Vec<Leaving>,
     history: History,
     ledger: Ledger,
+    /// What is mapped, to check what policies see.
+    mappings: Mappings,
     pub(super) routing: Routing,
     /// The state before a checkpoint is restored.
     before_restore: Option<(Vec<SegmentInfo>, Stats, Vec<Held>)>,
@@ -103,6 +106,7 @@ impl Books {
             history: History::default(),
             ledger: Ledger::default(),
             routing: Routing::default(),
+            mappings: Mappings::default(),
             before_restore: None,
             was_deferring: false,
             reserved_before: 0,
@@ -148,6 +152,7 @@ impl Books {
         match seen {
             Answer::Allocated(_) => {
                 self.count_carried_out(caller);
+                check_address(caller, step)?;
                 self.check_served(caller)?;
                 self.check_held(caller)?;
             }
@@ -166,6 +171,7 @@ impl Books {
             Step::ResetSums => self.ledger.sums_were_reset(caller.core.stats()),
             _ => {}
         }
+        self.mappings.follow(&caller.calls);
         self.check_calls(caller, step)?;
         self.check(caller)
     }
@@ -441,6 +447,9 @@ impl Books {
         check_coalesced(caller, &segments)?;
         self.check_accounts(caller, &segments)?;
         self.check_device(caller, &segments)?;
+        if caller.steps.is_multiple_of(3) {
+            self.mappings.check(caller, &segments)?;
+        }
         self.ledger.check(caller.core.stats(), self.has_expanded)?;
         self.reserved_before = caller.core.heap().reserved().get();
         Ok(())
@@ -594,6 +603,15 @@ impl Books {
         let excused = keeps || self.expected.faults;
         ensure(Law::Endings, is_empty || excused, || format!("an empty heap still holds {holdings:?}"))
     }
+}
+
+/// Checks that a request for an address got that address.
+fn check_address(caller: &Caller, step: Step) -> Result<(), Broken> {
+    let address = caller.held.last().map(Held::address).filter(|_| matches!(step, Step::AllocateAt(..)));
+    let asked = caller.asked_at;
+    ensure(Law::Placement, address.is_none_or(|address| address == asked), || {
+        format!("a request for the address {asked} was served at {address:?}")
+    })
 }
 
 /// Checks that adjacent free blocks of the same stream are always coalesced.

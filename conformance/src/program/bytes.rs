@@ -6,7 +6,7 @@
 use parkade::units::MIB;
 
 use super::draw::THRESHOLDS;
-use super::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, POOLS, Setup, Step, profiles};
+use super::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, POOLS, Setup, Spot, Step, profiles};
 use crate::backend::{EventTiming, Places, STREAMS};
 
 /// A program: its conditions, its steps, and which calls fail.
@@ -109,7 +109,9 @@ impl Source<'_> {
         let kind = self.next()?;
         let stream = usize::from(kind >> 6) % STREAMS.len();
         Some(match kind & 63 {
-            0..12 => Step::Allocate(self.size(), stream),
+            0..10 => Step::Allocate(self.size(), stream),
+            10 => Step::AllocateAt(self.size(), stream, self.byte(), self.spot()),
+            11 => self.routing(stream),
             12 => Step::AllocateRaw(self.size(), stream),
             13..22 => Step::Free(self.byte()),
             22 => Step::FreeAgain(self.byte()),
@@ -147,6 +149,29 @@ impl Source<'_> {
             62 => Step::LiveAre(self.pool(), stream > 0),
             _ => Step::SnapshotPool(self.pool()),
         })
+    }
+
+    fn spot(&mut self) -> Spot {
+        let steps = [0, 512, -512, 256];
+        match self.byte() {
+            start @ 0..96 => Spot::Start(steps[start % steps.len()]),
+            end @ 96..192 => Spot::End(steps[end % steps.len()]),
+            _ => Spot::Middle,
+        }
+    }
+
+    /// A step that captures a graph, or routes requests that choose a pool.
+    fn routing(&mut self, stream: usize) -> Step {
+        let kind = self.byte();
+        let other = kind / 16 % STREAMS.len();
+        match kind % 8 {
+            0 => Step::BeginGraph(stream),
+            1 => Step::EndGraph(stream),
+            2 | 3 => Step::GraphWork(stream),
+            4 | 5 => Step::GraphWait(stream, other),
+            6 => Step::BeginChosen(other % POOLS.len()),
+            _ => Step::Choose((stream > 0).then_some(other % POOLS.len())),
+        }
     }
 
     fn order(&mut self, kind: usize) -> Order {
@@ -197,7 +222,7 @@ mod tests {
             }
             found.len()
         };
-        assert_eq!((distinct(kinds), releases.len()), (33, profiles().count()));
+        assert_eq!((distinct(kinds), releases.len()), (40, profiles().count()));
         let orders: usize = orders.iter().enumerate().filter(|(at, order)| !orders[..*at].contains(order)).count();
         assert_eq!(orders, 8);
         assert!((100..300).contains(&failures), "{failures}");

@@ -6,14 +6,14 @@ use parkade::checkpoint::{PoolCheckpoint, SavedState};
 use parkade::device::BackendError;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, PoolFilter};
+use parkade::{AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, PoolFilter};
 use parkade_sim::{CallName, FaultPlan};
 
 use super::answer::Answer;
 use super::callbacks::Callbacks;
 use super::held::Held;
 use super::script::Script;
-use super::step::{CALLBACKS, Order, POOLS, Setup, Step, pool_id};
+use super::step::{CALLBACKS, Order, POOLS, Setup, Spot, Step, pool_id};
 use super::watched::{Core, Tested, Watched};
 use crate::backend::{AnyBackend, AnyDevice, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
@@ -39,6 +39,8 @@ pub(crate) struct Caller {
     pub(super) steps: u64,
     /// The number of trace entries before the current step.
     before: usize,
+    /// The address for which the newest [`Step::AllocateAt`] asked.
+    pub(super) asked_at: DeviceAddress,
     /// The device calls that the allocator made in the current step.
     pub(super) calls: Vec<MadeCall>,
     /// The number of words that memory was filled with so far.
@@ -79,6 +81,7 @@ impl Caller {
             checkpoints,
             steps,
             before,
+            asked_at: DeviceAddress(0),
             calls,
             words,
             script,
@@ -143,7 +146,10 @@ impl Caller {
         self.steps += 1;
         self.device.begin_operation();
         self.before = self.core.observer().len();
-        self.script.push(step, &self.held, self.checkpoints.len());
+        if let Step::AllocateAt(bytes, _, which, spot) = step {
+            self.asked_at = self.address_of(bytes, which, spot);
+        }
+        self.script.push(step, self.asked_at, &self.held, self.checkpoints.len());
         self.core.policy_mut().begin();
         drop(self.device.list_calls());
         let answer = self.act(step)?;
@@ -158,6 +164,9 @@ impl Caller {
         Ok(match step {
             Step::Allocate(bytes, place) => Answer::allocated(self.core.allocate(Bytes(bytes), stream(place))),
             Step::AllocateRaw(bytes, place) => Answer::allocated(self.core.raw_allocate(Bytes(bytes), stream(place))),
+            Step::AllocateAt(bytes, place, ..) => {
+                Answer::allocated_at(self.core.allocate_at(Bytes(bytes), stream(place), self.asked_at))
+            }
             Step::Free(which) => match self.pick(which) {
                 None => Answer::Nothing,
                 Some(which) => {
@@ -226,6 +235,9 @@ impl Caller {
         match step {
             Step::CreatePool(pool) => return Ok(Answer::Pool(self.core.create_pool(POOLS[pool]))),
             Step::BeginPool(pool, place) => return Ok(Answer::Pool(self.core.begin_pool(POOLS[pool], self.filter(place)))),
+            Step::BeginChosen(pool) => return Ok(Answer::Pool(self.core.begin_pool(POOLS[pool], PoolFilter::Chosen))),
+            Step::Choose(pool) => self.core.choose_pool(pool.map(|pool| POOLS[pool])),
+            Step::BeginGraph(_) | Step::EndGraph(_) | Step::GraphWork(_) | Step::GraphWait(..) => return Ok(self.capture(step)),
             Step::EndPool(pool) => return Ok(Answer::Pool(self.core.end_pool(POOLS[pool]))),
             Step::ReleasePool(pool) => return Ok(Answer::Pool(self.core.release_pool(POOLS[pool]))),
             Step::ReleaseCachedPool(pool) => return Ok(Answer::Done(self.core.release_cached_pool(POOLS[pool]))),
@@ -284,6 +296,39 @@ impl Caller {
         Ok(())
     }
 
+    /// Builds a captured graph, if the device is simulated.
+    fn capture(&self, step: Step) -> Answer {
+        let stream = |place: usize| self.streams[place];
+        let mut device = self.device.steer();
+        let Some(device) = device.insight() else { return Answer::Nothing };
+        Answer::Captured(match step {
+            Step::BeginGraph(place) => {
+                device.begin_capture(stream(place));
+                true
+            }
+            Step::GraphWork(place) => device.capture_work(stream(place)),
+            Step::GraphWait(place, other) => device.capture_wait(stream(place), stream(other)),
+            Step::EndGraph(place) => {
+                device.end_capture(stream(place));
+                false
+            }
+            _ => return Answer::Nothing,
+        })
+    }
+
+    /// Returns the address that a spot is: in or beside one of the free blocks, or in no block if there are none.
+    fn address_of(&self, bytes: u64, which: usize, spot: Spot) -> DeviceAddress {
+        let heap = self.core.heap();
+        let free: Vec<BlockView> = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool)).collect();
+        let Some(block) = free.get(which % free.len().max(1)) else { return DeviceAddress(512) };
+        let (start, size) = (block.address.get(), block.size.get());
+        DeviceAddress(match spot {
+            Spot::Start(more) => start.wrapping_add_signed(more),
+            Spot::End(more) => (start + size).wrapping_sub(bytes.div_ceil(512).wrapping_mul(512)).wrapping_add_signed(more),
+            Spot::Middle => start + size / 1024 * 512,
+        })
+    }
+
     /// Keeps the allocations that were handed out, and drops those that a restore took back.
     pub(super) fn take_over(&mut self, step: Step, seen: &Answer) {
         match seen {
@@ -291,6 +336,7 @@ impl Caller {
                 let (bytes, place, is_raw) = match step {
                     Step::Allocate(bytes, place) => (bytes, place, false),
                     Step::AllocateRaw(bytes, place) => (bytes, place, true),
+                    Step::AllocateAt(bytes, place, ..) => (bytes, place, false),
                     // A callback's allocation.
                     _ => (0, 0, false),
                 };

@@ -10,7 +10,7 @@ use std::ops::Range;
 use parkade::units::MIB;
 use proptest::prelude::*;
 
-use super::step::{CALLBACKS, DEFAULT_POOL, Order, POOLS, Setup, Step, TEXTS, profiles};
+use super::step::{CALLBACKS, DEFAULT_POOL, Order, POOLS, Setup, Spot, Step, TEXTS, profiles, texts};
 use crate::backend::{EventTiming, Places, STREAMS};
 
 /// Sizes at which a rule changes, and sizes that differ by one of those sizes.
@@ -88,8 +88,30 @@ fn order() -> impl Strategy<Value = Order> {
     ]
 }
 
+/// Places in free blocks, most of them at a border.
+fn spot() -> impl Strategy<Value = Spot> {
+    let steps = || prop::sample::select(vec![0, 0, 0, 512, -512, 256, 1024]);
+    prop_oneof![2 => steps().prop_map(Spot::Start), 3 => steps().prop_map(Spot::End), 2 => Just(Spot::Middle)]
+}
+
+fn allocate_at() -> impl Strategy<Value = Step> {
+    (prop_oneof![sizes(), round_sizes()], stream(), any::<usize>(), spot())
+        .prop_map(|(size, stream, which, spot)| Step::AllocateAt(size, stream, which, spot))
+}
+
+fn graph_step() -> impl Strategy<Value = Step> {
+    let stream = || 0..STREAMS.len();
+    prop_oneof![
+        2 => stream().prop_map(Step::BeginGraph),
+        1 => stream().prop_map(Step::EndGraph),
+        3 => stream().prop_map(Step::GraphWork),
+        4 => (stream(), stream()).prop_map(|(stream, other)| Step::GraphWait(stream, other)),
+    ]
+}
+
 fn memory_step() -> impl Strategy<Value = Step> {
     prop_oneof![
+        3 => allocate_at(),
         15 => (round_sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
         50 => (sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
         5 => (sizes(), stream()).prop_map(|(size, stream)| Step::AllocateRaw(size, stream)),
@@ -129,6 +151,9 @@ fn pool_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => pool().prop_map(Step::CreatePool),
         6 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Step::BeginPool(pool, stream)),
+        1 => pool().prop_map(Step::BeginChosen),
+        2 => prop::option::of(pool()).prop_map(Step::Choose),
+        2 => graph_step(),
         7 => pool().prop_map(Step::EndPool),
         6 => pool().prop_map(Step::ReleasePool),
         4 => pool().prop_map(Step::ReleaseCachedPool),
@@ -198,6 +223,44 @@ pub(crate) fn pool_program(length: Range<usize>) -> impl Strategy<Value = Vec<St
     prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
 }
 
+/// Returns a program during captures of graphs, in which streams use the memory of others and wait for each other, with the
+/// setting under which the graph shows what can be reused.
+pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let which = || prop::sample::select(vec![0_usize, 1, 2, 3]);
+    let stream = || prop_oneof![3 => Just(0_usize), 2 => Just(1_usize), 1 => 0..STREAMS.len()];
+    let size = || prop::sample::select(vec![512, 1024, MIB, 3 * MIB, 12 * MIB]);
+    let step = prop_oneof![
+        10 => (size(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        2 => allocate_at(),
+        8 => which().prop_map(Step::Free),
+        6 => (which(), stream()).prop_map(|(which, stream)| Step::Record(which, stream)),
+        4 => stream().prop_map(Step::GraphWork),
+        5 => (stream(), stream()).prop_map(|(stream, other)| Step::GraphWait(stream, other)),
+        1 => stream().prop_map(Step::BeginGraph),
+        1 => stream().prop_map(Step::EndGraph),
+        1 => graph_step(),
+        1 => pool_step(),
+        1 => other_step(),
+    ];
+    let has_graphs = |setup: &Setup| texts(setup.profile()).iter().any(|text| text.contains("graph_capture"));
+    let setup = (setup(timing), any::<bool>(), any::<bool>()).prop_filter_map(
+        "no captured graphs",
+        move |(setup, expands, is_pooled)| {
+            let text = if expands {
+                "graph_capture_record_stream_reuse:True,expandable_segments:True"
+            } else {
+                "graph_capture_record_stream_reuse:True"
+            };
+            has_graphs(&setup).then(|| (setup.with_settings(text), is_pooled))
+        },
+    );
+    (setup, prop::collection::vec(step, 1..80)).prop_map(|((setup, is_pooled), steps)| {
+        let route = Step::BeginPool(0, (!is_pooled).then_some(0));
+        let begin = [route, Step::Capturing(true), Step::BeginGraph(0), Step::GraphWork(0), Step::GraphWait(1, 0)];
+        (setup, begin.into_iter().chain(steps).collect())
+    })
+}
+
 /// Returns a program with a few allocations in a private pool that is then saved, further allocations that other
 /// streams use, and finally restores.
 pub(crate) fn restores() -> impl Strategy<Value = Vec<Step>> {
@@ -256,6 +319,7 @@ fn careful_step() -> impl Strategy<Value = Step> {
     let limits = limits.into_iter().chain([None; 6]).collect::<Vec<_>>();
     prop_oneof![
         30 => (size, stream()).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+        2 => allocate_at(),
         20 => which().prop_map(Step::Free),
         6 => which().prop_map(Step::Replace),
         9 => (which(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Use(which, stream)),

@@ -18,4 +18,5 @@ mod routing;
 mod script;
 pub(crate) mod search;
 pub(crate) mod step;
+mod views;
 pub(crate) mod watched;

@@ -498,6 +498,9 @@ impl Player {
 
     fn give_everything_back(&mut self) -> Result<(), Broken> {
         self.perform(Step::Capturing(false))?;
+        if self.books.is_none() {
+            (0..self.caller.streams.len()).try_for_each(|place| self.perform(Step::EndGraph(place)).map(drop))?;
+        }
         for (pool, id) in POOLS.into_iter().enumerate() {
             self.apply(Step::EndPool(pool))?;
             while self.caller.core.pool_use_count(id).is_ok_and(|uses| uses > 0) {

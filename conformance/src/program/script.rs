@@ -1,6 +1,7 @@
 //! The steps of a program as a script for `parkade ops`, so that a failure can be run again and on the real allocator.
 
 use parkade::policy::Policy as _;
+use parkade::units::DeviceAddress;
 
 use super::held::Held;
 use super::step::{POOLS, Setup, Step, pool_id};
@@ -41,8 +42,15 @@ impl Script {
     }
 
     /// Adds a step, before it is performed, with what is held and the number of checkpoints.
-    pub(super) fn push(&mut self, step: Step, held: &[Held], checkpoints: usize) {
-        self.lines.push(self.line(step, held, checkpoints));
+    /// `asked_at` is the address of a request for one.
+    pub(super) fn push(&mut self, step: Step, asked_at: DeviceAddress, held: &[Held], checkpoints: usize) {
+        self.lines.push(match (step, held.first()) {
+            (Step::AllocateAt(bytes, place, ..), Some(first)) => {
+                let behind = asked_at.get().wrapping_sub(first.address().get());
+                format!("alloc_at a{} {bytes} {} a{} {behind}", self.names + 1, stream(place), first.name)
+            }
+            _ => self.line(step, held, checkpoints),
+        });
     }
 
     /// Returns the name of the next allocation.
@@ -81,6 +89,10 @@ impl Script {
             Step::CreatePool(place) => format!("pool_create {}", pool(place)),
             Step::BeginPool(place, None) => format!("pool_begin {} all", pool(place)),
             Step::BeginPool(place, Some(of)) => format!("pool_begin {} stream {}", pool(place), stream(of)),
+            Step::BeginGraph(place) => format!("capture_begin {}", stream(place)),
+            Step::EndGraph(place) => format!("capture_end {}", stream(place)),
+            Step::GraphWork(place) => format!("capture_work {}", stream(place)),
+            Step::GraphWait(place, other) => format!("capture_wait {} {}", stream(place), stream(other)),
             Step::EndPool(place) => format!("pool_end {}", pool(place)),
             Step::ReleasePool(place) => format!("pool_release {}", pool(place)),
             Step::ReleaseCachedPool(place) => format!("empty_cache {}", pool(place)),

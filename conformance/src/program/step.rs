@@ -18,6 +18,8 @@ pub(crate) enum Step {
     Allocate(u64, usize),
     /// Does the same through `raw_allocate`.
     AllocateRaw(u64, usize),
+    /// Requests bytes for a stream at an address in or beside a free block: the block, and the place there ([`Spot`]).
+    AllocateAt(u64, usize, usize, Spot),
     Free(usize),
     /// Frees an allocation that a restore has already taken back.
     FreeAgain(usize),
@@ -65,6 +67,10 @@ pub(crate) enum Step {
     CreatePool(usize),
     /// Routes requests to a pool: all of them, as `use_mem_pool` does, or those on one stream, as a capture does.
     BeginPool(usize, Option<usize>),
+    /// Routes to a pool the requests that choose it.
+    BeginChosen(usize),
+    /// Chooses the pool of the requests that follow.
+    Choose(Option<usize>),
     /// Ends the routing.
     EndPool(usize),
     /// Ends a use of a pool, as when a graph is dropped.
@@ -77,6 +83,14 @@ pub(crate) enum Step {
     NoSplit(usize),
     /// The current stream is captured from now on, or no longer.
     Capturing(bool),
+    /// Begins the capture of a graph on a stream. Only simulated devices capture.
+    BeginGraph(usize),
+    /// Ends the capture in which a stream takes part.
+    EndGraph(usize),
+    /// Submits work to a captured stream.
+    GraphWork(usize),
+    /// Makes the first stream wait for the second, which is captured.
+    GraphWait(usize, usize),
     /// Saves what a pool has handed out.
     Save(usize),
     /// Restores a checkpoint.
@@ -85,6 +99,17 @@ pub(crate) enum Step {
     LiveAre(usize, bool),
     Snapshot,
     SnapshotPool(usize),
+}
+
+/// A place in a free block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Spot {
+    /// This many bytes behind the first byte, or before it.
+    Start(i64),
+    /// The place from which the request reaches exactly to the end of the block, or this many bytes behind it.
+    End(i64),
+    /// The middle.
+    Middle,
 }
 
 /// The action of a free-memory callback that does not free a block. Streams and pools are given as numbers.

@@ -4,7 +4,7 @@
 //! The core has these rules as a table of profiles. A wrong value in the table or a rule that the core applies wrongly
 //! therefore shows up as a difference.
 
-use parkade::profile::{ExpandableHint, TieBreak};
+use parkade::profile::{ExpandableHint, Scope, TieBreak};
 
 /// The rules of one series of releases, from 2.1 to 2.15.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +41,8 @@ pub struct ReleaseRules {
     pub flushes_before_saving: bool,
     /// Whether, with graph_capture_record_stream_reuse, the end of a routing records these events for its pool.
     pub flushes_at_pool_end: bool,
+    /// Whether, with graph_capture_record_stream_reuse, the captured graph shows when a block can be reused.
+    pub reuses_by_graph: bool,
     /// Whether pools that serve when memory runs out are tried last.
     pub borrows_last: bool,
     /// Whether these pools serve other requests from expandable segments.
@@ -64,24 +66,25 @@ pub struct ReleaseRules {
 }
 
 /// The source lines of the asserts in each series: a pool is unknown, is abandoned, is released too often, was released
-/// too often; the cache is kept; an expandable segment would be released; a fraction is invalid. 0 means that the
-/// series does not have that line. The first series is 2.1.
-const LINES: [[u32; 7]; 15] = [
-    [2136, 2103, 2138, 2782, 2939, 2814, 3165],
-    [1829, 1796, 1831, 2493, 2650, 2525, 2896],
-    [1843, 1804, 1845, 2515, 2679, 2549, 2943],
-    [1878, 1839, 1880, 2552, 2716, 2586, 3009],
-    [2073, 2034, 2075, 2786, 2967, 0, 3256],
-    [2232, 2225, 2128, 2892, 3085, 0, 3421],
-    [2233, 2226, 2129, 2896, 3089, 0, 3430],
-    [2387, 2379, 2279, 3045, 0, 0, 0],
-    [2638, 2630, 2530, 3285, 0, 0, 0],
-    [2739, 2731, 2631, 3394, 0, 0, 0],
-    [2807, 2799, 2698, 3473, 0, 0, 0],
-    [3057, 3049, 2948, 3752, 0, 0, 0],
-    [3340, 3332, 3231, 4090, 0, 0, 0],
-    [3337, 3329, 3229, 4091, 0, 0, 0],
-    [3481, 3473, 3373, 4249, 0, 0, 0],
+/// too often; the cache is kept; an expandable segment would be released; a fraction is invalid; a request in a capture
+/// has no pool or, in 2.9, its stream is not captured; a stream of an ended routing is captured. 0 means that the series
+/// does not have that line. The first series is 2.1.
+const LINES: [[u32; 9]; 15] = [
+    [2136, 2103, 2138, 2782, 2939, 2814, 3165, 0, 0],
+    [1829, 1796, 1831, 2493, 2650, 2525, 2896, 0, 0],
+    [1843, 1804, 1845, 2515, 2679, 2549, 2943, 0, 0],
+    [1878, 1839, 1880, 2552, 2716, 2586, 3009, 0, 0],
+    [2073, 2034, 2075, 2786, 2967, 0, 3256, 0, 0],
+    [2232, 2225, 2128, 2892, 3085, 0, 3421, 0, 0],
+    [2233, 2226, 2129, 2896, 3089, 0, 3430, 0, 0],
+    [2387, 2379, 2279, 3045, 0, 0, 0, 0, 0],
+    [2638, 2630, 2530, 3285, 0, 0, 0, 1716, 0],
+    [2739, 2731, 2631, 3394, 0, 0, 0, 1893, 2597],
+    [2807, 2799, 2698, 3473, 0, 0, 0, 1926, 2664],
+    [3057, 3049, 2948, 3752, 0, 0, 0, 2131, 2871],
+    [3340, 3332, 3231, 4090, 0, 0, 0, 2372, 3134],
+    [3337, 3329, 3229, 4091, 0, 0, 0, 2371, 3132],
+    [3481, 3473, 3373, 4249, 0, 0, 0, 2519, 3279],
 ];
 
 /// The subject of an internal assert.
@@ -101,8 +104,10 @@ pub(super) enum Asserted {
     NotExpandable,
     /// A fraction is between 0 and 1.
     Fraction,
-    /// The caller's stream is captured.
+    /// The caller's stream is captured, and its capture has a pool.
     Captured,
+    /// The capture has ended.
+    Ended,
 }
 
 impl ReleaseRules {
@@ -139,6 +144,7 @@ impl ReleaseRules {
             forgets_captured_uses: minor >= 4,
             flushes_before_saving: minor >= 4,
             flushes_at_pool_end: minor >= 12,
+            reuses_by_graph: minor >= 10,
             borrows_last: minor < 11,
             borrows_expandable: minor < 10,
             oldest_routing_decides: minor < 10,
@@ -149,6 +155,34 @@ impl ReleaseRules {
             fails_outside_captures: minor == 9,
             asserts_fraction: minor < 8,
         }
+    }
+
+    /// Returns whether two series make the same decisions for programs that use nothing outside `scope` and make no calls that
+    /// fail.
+    #[must_use]
+    pub fn decide_alike(&self, other: &ReleaseRules, scope: Scope) -> bool {
+        let (a, b) = (self, other);
+        let expandable = [(a.gives_short_ranges_back, b.gives_short_ranges_back), (a.fails_at_expandable, b.fails_at_expandable)];
+        let pools = [
+            (a.defers_while_routing, b.defers_while_routing),
+            (a.forgets_no_split, b.forgets_no_split),
+            (a.expands_private_pools, b.expands_private_pools),
+            (a.forgets_captured_uses, b.forgets_captured_uses),
+            (a.reuses_by_graph, b.reuses_by_graph),
+            (a.flushes_at_pool_end, b.flushes_at_pool_end),
+            (a.borrows_last, b.borrows_last),
+            (a.borrows_expandable, b.borrows_expandable),
+            (a.oldest_routing_decides, b.oldest_routing_decides),
+            (a.counts_failed_routings, b.counts_failed_routings),
+        ];
+        let checkpoints =
+            [(a.restores_grown_segments, b.restores_grown_segments), (a.flushes_before_saving, b.flushes_before_saving)];
+        let same = |rules: &[(bool, bool)]| rules.iter().all(|(a, b)| a == b);
+        a.tie_break == b.tie_break
+            && (!scope.expandable_segments || same(&expandable))
+            && (!scope.private_pools || same(&pools))
+            && (!scope.checkpoints || same(&checkpoints))
+            && (!scope.one_division || a.rounds_by_one_division == b.rounds_by_one_division)
     }
 
     /// Returns the text of a failed internal assert. Some texts continue after it.
@@ -164,8 +198,9 @@ impl ReleaseRules {
             Asserted::NotCapturing => ("captures_underway.empty()", lines[4]),
             Asserted::NotExpandable => ("!block->expandable_segment_", lines[5]),
             Asserted::Fraction => ("0 <= fraction && fraction <= 1", lines[6]),
-            // Only 2.9 has it.
-            Asserted::Captured => ("status == cudaStreamCaptureStatusActive", 1716),
+            Asserted::Captured if self.fails_outside_captures => ("status == cudaStreamCaptureStatusActive", lines[7]),
+            Asserted::Captured => ("found", lines[7]),
+            Asserted::Ended => ("stream_get_capture_info(stream).status == cudaStreamCaptureStatusNone", lines[8]),
         };
         let folder = match self.minor {
             ..6 => "..",

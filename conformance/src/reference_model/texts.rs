@@ -89,7 +89,11 @@ pub fn of_request(error: &AllocError, profile: &Profile) -> Option<String> {
         AllocError::Pool(error) => of_pool(*error, profile),
         AllocError::ExpandableRelease => Some(rules.assertion(Asserted::NotExpandable)),
         AllocError::Capturing => Some(rules.assertion(Asserted::NotCapturing)),
-        AllocError::NotCaptured => Some(rules.assertion(Asserted::Captured) + "Invalid stream capture status"),
+        AllocError::NotCaptured => {
+            let is_captured = !rules.fails_outside_captures;
+            let more = if is_captured { "Could not find memory pool id for capture." } else { "Invalid stream capture status" };
+            Some(rules.assertion(Asserted::Captured) + more)
+        }
         _ => None,
     }
 }
@@ -99,9 +103,11 @@ pub fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
     let asserted = match error {
         PoolError::AlreadyRouted(_) => return Some("beginAllocateToPool: already recording to mempool_id".to_owned()),
         PoolError::NotRouted(_) => return Some("endAllocatePool: not currently recording to mempool_id".to_owned()),
-        // None of the devices used with the reference supports graphs; docs/spec.md 3.8 has the
-        // text.
-        PoolError::TooMany | PoolError::Captured(_) => return None,
+        PoolError::TooMany => return None,
+        PoolError::Captured(_) => {
+            let text = ReleaseRules::of(profile.name).assertion(Asserted::Ended);
+            return Some(text + "This stream should not be capturing when the capture is ended");
+        }
         PoolError::Unknown(_) => Asserted::Known,
         PoolError::Abandoned(_) => Asserted::Used,
         PoolError::NotInUse(_) => Asserted::Balanced,

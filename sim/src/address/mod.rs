@@ -153,7 +153,13 @@ impl Reuse {
     /// Starts new addresses at [`ASCENDING_START`].
     #[must_use]
     pub fn new() -> Self {
-        Reuse { holes: Holes::default(), next: ASCENDING_START }
+        Reuse::starting_at(ASCENDING_START)
+    }
+
+    /// Starts new addresses at `start`, which must be a multiple of 2 MiB for addresses to be on page boundaries.
+    #[must_use]
+    pub fn starting_at(start: u64) -> Self {
+        Reuse { holes: Holes::default(), next: start }
     }
 }
 

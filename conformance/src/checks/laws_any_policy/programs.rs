@@ -62,6 +62,10 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Use(0, 1),
         Allocate(3 * MIB, 0),
         Use(1, 1),
+        // Free in the heap, although the stream still writes to it: a different stream must not get it.
+        Allocate(4 * MIB, 1),
+        Use(2, 1),
+        Free(2),
         CreatePool(0),
         Free(1),
         BeginPool(0, Some(0)),

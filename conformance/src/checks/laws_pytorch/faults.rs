@@ -17,7 +17,7 @@ use proptest::strategy::{Strategy, ValueTree};
 
 use super::programs::that_fail;
 use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, TestDevice, WitnessedDevice};
-use crate::checks::campaign::Subject;
+use crate::checks::campaign::{self, Subject};
 use crate::law::{Broken, Law, ensure};
 use crate::program::draw::careful;
 use crate::program::player::Outcome;
@@ -81,6 +81,12 @@ pub(super) fn entries() -> Vec<Entry> {
     entries.push(Entry::new(Group::Law, "faults/two-in-a-row", says, |backend, effort| {
         fail_each(backend, effort, |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)], None)
     }));
+    let says = "when any driver call of a random program fails in any way, every law holds and nothing leaks";
+    let anywhere = Entry::new(Group::Law, "faults/anywhere", says, |backend, effort| {
+        let timing = if backend.is_simulated() { EventTiming::Seeded(0) } else { EventTiming::Clock };
+        campaign::any_call(&Subject::pytorch(), backend, effort, timing)
+    });
+    entries.push(anywhere.requires(Requirement::ExpandableSegments));
     entries
 }
 
@@ -130,8 +136,12 @@ fn fail_each(
     let (mut failures, mut operations, mut count) = (0, 0, 0);
     for (setup, steps, expands) in programs {
         count += 1;
-        // A real device is slow: if any call may fail, every third one does.
-        let stride = if call.is_none() && !backend.is_simulated() { 3 } else { 1 };
+        // A real device is slow: every second call of a function fails, or every fifth of all calls.
+        let stride = match call {
+            _ if backend.is_simulated() => 1,
+            Some(_) => 2,
+            None => 5,
+        };
         for n in (1..).step_by(stride) {
             let faults = plan(n);
             let whole = faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error));

@@ -15,6 +15,7 @@
 //! what callers see of this state: segments, reserved ranges and sums, and the comparison with what the tested allocator
 //! shows (spec 5.7, 7.1, 7.3); and a second, independent count of the statistics (spec section 6).
 
+mod graphs;
 mod pools;
 mod requests;
 mod segments;
@@ -35,6 +36,8 @@ use super::ReleaseRules;
 use super::table::Table;
 use crate::backend::MadeCall;
 
+pub use graphs::Graphs;
+use graphs::Visited;
 pub use pools::{Restoration, Saved, SavedRun};
 
 /// The reference allocator.
@@ -74,6 +77,10 @@ pub struct Reference {
     freeable: Table<PoolId>,
     whole: BTreeSet<PoolId>,
     is_capturing: bool,
+    /// The captured graphs, which the program builds.
+    pub graphs: Graphs,
+    /// The captures in which a stream with work has made a request.
+    captures: BTreeMap<u64, Visited>,
     /// The actions of the free-memory callbacks, one per call. Each is stored with whether the callback then reports
     /// that it freed something.
     pub stocks: Vec<VecDeque<(Deed, bool)>>,
@@ -165,11 +172,14 @@ struct Block {
     uses: Table<u64>,
     /// The streams whose use was recorded during a capture.
     captured: BTreeSet<u64>,
+    /// Where the captured graph ended on every stream that uses the block, when it was freed during the capture.
+    markers: Vec<usize>,
 }
 
 impl Block {
     fn new(address: u64, size: u64, state: State, rank: u64) -> Block {
-        Block { address, size, requested: 0, state, rank, stamp: 0, uses: Table::default(), captured: BTreeSet::new() }
+        let (uses, captured, markers) = (Table::default(), BTreeSet::new(), Vec::new());
+        Block { address, size, requested: 0, state, rank, stamp: 0, uses, captured, markers }
     }
 }
 
@@ -273,6 +283,8 @@ impl Reference {
             freeable: Table::default(),
             whole: BTreeSet::new(),
             is_capturing: false,
+            graphs: Graphs::default(),
+            captures: BTreeMap::new(),
             stocks: Vec::new(),
             callback_answers: Vec::new(),
             registered: Vec::new(),

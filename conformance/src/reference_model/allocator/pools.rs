@@ -36,6 +36,7 @@ impl Reference {
 
     /// Stops routing requests to a pool.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        self.forget_capture(id)?;
         if !self.is_routed(id) {
             return Err(PoolError::NotRouted(id));
         }

@@ -36,19 +36,11 @@ impl Reference {
         if !raw && requested >= 1 << 60 {
             return Err(AllocError::TooLarge { requested: Bytes(requested) });
         }
-        if requested == 0 {
-            return Err(AllocError::ZeroSize);
-        }
-        let size = self.rounded(requested).ok_or(AllocError::TooLarge { requested: Bytes(requested) })?;
-        self.process_events()?;
+        let wanted = self.wanted(requested, stream)?;
         let needs_capture = self.rules.fails_outside_captures && self.settings.graph_capture_record_stream_reuse;
         if needs_capture && !self.routings.is_empty() && !self.is_capturing {
             return Err(AllocError::NotCaptured);
         }
-        let pool = self.pool_for(stream);
-        let class = if size > MIB { PoolClass::Large } else { PoolClass::Small };
-        let is_expandable = self.settings.expandable_segments;
-        let wanted = Wanted { requested, size, pool, class, stream, is_expandable };
         match self.search(&wanted) {
             Some(address) => Ok(self.hand_out(address, &wanted)),
             None => {
@@ -56,6 +48,48 @@ impl Reference {
                 Ok(self.hand_out(address, &wanted))
             }
         }
+    }
+
+    /// Returns a request with its size and pool, after the events have been checked.
+    fn wanted(&mut self, requested: u64, stream: u64) -> Result<Wanted, AllocError> {
+        if requested == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let size = self.rounded(requested).ok_or(AllocError::TooLarge { requested: Bytes(requested) })?;
+        if self.is_deferring() {
+            self.free_ordered(stream)?;
+        } else {
+            self.process_events()?;
+        }
+        let pool = self.pool_for(stream);
+        let class = if size > MIB { PoolClass::Large } else { PoolClass::Small };
+        let is_expandable = self.settings.expandable_segments;
+        Ok(Wanted { requested, size, pool, class, stream, is_expandable })
+    }
+
+    /// Serves a request at an address, if a free block has room there (spec 2.16).
+    pub fn allocate_at(&mut self, requested: u64, stream: u64, at: u64) -> Result<Option<u64>, AllocError> {
+        let wanted = match self.wanted(requested, stream) {
+            Err(AllocError::TooLarge { .. }) => return Ok(None),
+            wanted => wanted?,
+        };
+        let free = self.free_blocks(wanted.pool, wanted.class);
+        let has_room = |block: &&FreeBlock| {
+            let room = u128::from(block.address)..=u128::from(block.address) + u128::from(block.size);
+            room.contains(&u128::from(at)) && room.contains(&(u128::from(at) + u128::from(wanted.size)))
+        };
+        let Some(block) = free.iter().filter(|block| block.stream == stream).find(has_room) else { return Ok(None) };
+        if at % 512 != 0 {
+            return Ok(None);
+        }
+        let (start, before) = (block.address, at - block.address);
+        if before == 0 {
+            return Ok(Some(self.hand_out(start, &wanted)));
+        }
+        let front = self.hand_out_part(start, &Wanted { requested: before, size: before, ..wanted }, true);
+        let served = self.hand_out(at, &wanted);
+        self.free(front)?;
+        Ok(Some(served))
     }
 
     /// Returns a block that was taken off the free list, and the request with the pool that serves
@@ -307,6 +341,8 @@ impl Reference {
             return Ok(());
         }
         if self.is_deferring() {
+            let markers = self.markers(address);
+            self.block_mut(address).markers = markers;
             self.deferred.push_back(address);
             return Ok(());
         }
@@ -315,7 +351,7 @@ impl Reference {
     }
 
     /// Makes a block free (spec 3.4).
-    fn free_block(&mut self, address: u64) {
+    pub(super) fn free_block(&mut self, address: u64) {
         let segment = self.segment_at(address);
         let (class, stream, pool, is_expandable) = (segment.class, segment.stream, segment.pool, segment.is_expandable());
         let (size, requested) = (self.block(address).size, self.block(address).requested);
@@ -382,6 +418,7 @@ impl Reference {
 
     /// Records the events of a deferred block, except those of forgotten uses.
     fn settle(&mut self, address: u64) -> Result<(), BackendError> {
+        self.block_mut(address).markers.clear();
         let captured = std::mem::take(&mut self.block_mut(address).captured);
         if !captured.is_empty() {
             let uses = std::mem::take(&mut self.block_mut(address).uses);

@@ -19,7 +19,7 @@ use super::programs::{of_rungs, programs};
 use crate::backend::{AnyBackend, EventTiming, Places};
 use crate::program::bytes;
 use crate::program::contents::Contents;
-use crate::program::draw::{THRESHOLDS, crowd, pool_program, program, restores, setup};
+use crate::program::draw::{THRESHOLDS, captures, crowd, pool_program, program, restores, setup};
 use crate::program::player::{Cast, Habits, Player};
 use crate::program::search::{Stopped, program_line, run_cases, timings};
 use crate::program::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, Setup, Step, profiles, texts};
@@ -60,6 +60,10 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
                 origin, settings or device";
     let foreign = Entry::new(Group::Law, "reference/foreign-checkpoints", says, check_foreign);
     entries.push(foreign.requires(Requirement::ExpandableSegments));
+    let says = "every decision matches the reference allocator while graphs are captured, with the setting that reuses memory \
+                by the graph";
+    let captures = Entry::new(Group::Law, "reference/captures", says, check_captures);
+    entries.push(captures.requires(Requirement::ExpandableSegments));
     let says = "every decision matches the reference allocator while every n-th driver call and up to two calls after it fail, \
                 for n from 1 to 12";
     let failing = Entry::new(Group::Law, "reference/every-nth-call-fails", says, check_failing);
@@ -100,6 +104,12 @@ fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Eager } else { EventTiming::Clock };
     let effort = Effort { cases: effort.cases / CASES_PER_CROWD + 1, ..*effort };
     run_cases(&effort, SALT + 20, &(setup(timing), crowd()), |(setup, steps)| play(backend, setup, steps, None))
+}
+
+/// On a real device no graph is captured, and the programs run without.
+fn check_captures(backend: &AnyBackend, effort: &Effort) -> Verdict {
+    let timing = if backend.is_simulated() { EventTiming::Seeded(3) } else { EventTiming::Clock };
+    run_cases(effort, SALT + 23, &captures(timing), |(setup, steps)| play(backend, setup, steps, None))
 }
 
 /// One program saves a pool, and a second allocator that begins in the same way restores the
@@ -300,7 +310,8 @@ fn check_rungs(backend: &AnyBackend) -> Verdict {
     let timings = if backend.is_simulated() { vec![EventTiming::Lazy, EventTiming::Eager] } else { vec![EventTiming::Clock] };
     let mut done = 0;
     for profile in profiles().filter(|profile| backend.is_simulated() || RESTORING.contains(&profile.name)) {
-        for settings in 0..texts(profile).len() {
+        // A real device is slow, and most of these settings are combinations of others.
+        for settings in (0..texts(profile).len()).step_by(if backend.is_simulated() { 1 } else { 2 }) {
             for &timing in &timings {
                 let setup = Setup { release: profile.name, settings, timing, ..Setup::PLAIN };
                 for steps in of_rungs() {
@@ -324,7 +335,9 @@ fn check_release_as(backend: &AnyBackend, profile: &'static Profile) -> Result<u
     let mut done = 0;
     for (settings, steps) in programs() {
         let Some(settings) = texts(profile).iter().position(|text| *text == settings) else { continue };
-        for (places, capacity) in [(Places::Ascending, 64 * MIB), (Places::Descending, 200 * MIB)] {
+        // A real device places segments by its own rule.
+        let kinds = [(Places::Ascending, 64 * MIB), (Places::Descending, 200 * MIB)];
+        for (places, capacity) in kinds.into_iter().take(if backend.is_simulated() { 2 } else { 1 }) {
             let setup = Setup { release: profile.name, settings, places, capacity, ..Setup::PLAIN };
             done += play_as(profile, backend, &setup, &steps, None)?;
         }

@@ -1,0 +1,164 @@
+//! What a policy sees of the heap, computed a second time from the segments, the reserved ranges and the device calls: which
+//! segments are idle, which free block follows another, where handles are, and where a segment would grow.
+
+use std::collections::BTreeMap;
+
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
+use parkade::{BlockView, GrowthView, PoolSlot};
+use parkade_sim::CallName;
+
+use super::caller::Caller;
+use crate::backend::MadeCall;
+use crate::law::{Broken, Law, ensure};
+
+/// The memory that is mapped: the address and the size of each mapping. Only broken handles are not followed.
+#[derive(Default, Debug)]
+pub(super) struct Mappings(BTreeMap<u64, u64>);
+
+/// Consecutive addresses in a reserved range.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: u64,
+    size: u64,
+    /// `None` without memory.
+    state: Option<BlockActivity>,
+}
+
+impl Mappings {
+    /// Follows the device calls of a step.
+    pub(super) fn follow(&mut self, calls: &[MadeCall]) {
+        for call in calls.iter().filter(|call| call.done) {
+            match call.name {
+                CallName::MemMap => {
+                    self.0.insert(call.address, call.bytes);
+                }
+                CallName::MemUnmap => self.0.retain(|&start, _| start < call.address || start >= call.address + call.bytes),
+                _ => {}
+            }
+        }
+    }
+
+    /// Compares what the heap shows of its free blocks.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub(super) fn check(&self, caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let heap = caller.core.heap();
+        let ranges = caller.device.reserved_ranges();
+        for slot in heap.pool_slots() {
+            let free: Vec<BlockView> = heap.free_blocks(slot).collect();
+            for (place, block) in free.iter().enumerate() {
+                let next = free.get(place + 1).filter(|next| next.stream == block.stream).copied();
+                let seen = heap.following(block.id);
+                ensure(Law::Placement, seen == next, || format!("{seen:?} follows {block:?}, expected {next:?}"))?;
+                let (seen, expected) = (heap.is_idle(block.id), is_idle(block, segments, &ranges));
+                ensure(Law::Placement, expected.is_none_or(|expected| seen == expected), || {
+                    format!("the segment of {block:?} counts as idle: {seen}")
+                })?;
+                self.check_handles(caller, slot, block)?;
+            }
+        }
+        check_growth(caller, segments, &ranges)
+    }
+
+    /// Checks that every handle in a free block is a mapping that lies in the block.
+    fn check_handles(&self, caller: &Caller, slot: PoolSlot, block: &BlockView) -> Result<(), Broken> {
+        let heap = caller.core.heap();
+        let end = block.address.get() + block.size.get();
+        for handle in heap.handles_in(block.id) {
+            let start = handle.address.get();
+            let is_inside = block.address.get() <= start && start + handle.size.get() <= end;
+            let is_mapped = self.0.get(&start).is_none_or(|&size| size == handle.size.get());
+            ensure(Law::Placement, is_inside && is_mapped, || {
+                format!("{handle:?} in {slot:?} is not a mapping within {block:?}")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether nothing else in the block's segment, or in its reserved range, is in use; `None` for a range of which a
+/// part was lent to a private pool.
+fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>) -> Option<bool> {
+    let at = block.address.get();
+    let range = ranges.range(..=at).next_back().map(|(&base, &size)| base..base + size).filter(|range| range.contains(&at));
+    let belongs = |segment: &&SegmentInfo| {
+        let start = segment.address.get();
+        match &range {
+            Some(range) => range.contains(&start),
+            None => (start..start + segment.total.get()).contains(&at),
+        }
+    };
+    let own: Vec<&SegmentInfo> = segments.iter().filter(belongs).collect();
+    let is_whole = own.windows(2).all(|pair| pair[0].pool == pair[1].pool);
+    let mut blocks = own.iter().flat_map(|segment| &segment.blocks);
+    is_whole.then(|| blocks.all(|block| block.state == BlockActivity::Inactive))
+}
+
+/// Checks where segments of the default pool would grow, if each range belongs to one stream and one pool.
+fn check_growth(caller: &Caller, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>) -> Result<(), Broken> {
+    let heap = caller.core.heap();
+    let inside =
+        |base: u64, size: u64| segments.iter().filter(move |segment| (base..base + size).contains(&segment.address.get()));
+    let owner = |(&base, &size): (&u64, &u64)| {
+        let owners: Vec<_> = inside(base, size).map(|segment| (segment.stream, segment.pool, segment.class)).collect();
+        owners.first().copied().filter(|first| first.1 == PoolId::DEFAULT && owners.iter().all(|other| other == first))
+    };
+    let owners: Option<Vec<_>> = ranges.iter().map(owner).collect();
+    let Some(owners) = owners.filter(|_| !caller.core.policy().has_transferred()) else { return Ok(()) };
+    let page = Bytes(2 * MIB);
+    for (turn, &(stream, _, class)) in owners.iter().enumerate() {
+        let size = Bytes((caller.steps * 7 + turn as u64) % 30 * MIB + 512);
+        let own = ranges.iter().zip(&owners).filter(|(_, owner)| (owner.0, owner.2) == (stream, class));
+        let places = own.flat_map(|((&base, &bytes), _)| places(&pieces(base, bytes, inside(base, bytes)), size.get()));
+        let least = places.min_by_key(|&(missing, start, _)| (missing, start));
+        let (missing, start, end) = least.unwrap_or((size.get(), 0, 0));
+        let missing = Bytes(missing.div_ceil(page.get()) * page.get());
+        let expected = GrowthView { missing, addresses: DeviceAddress(start)..DeviceAddress(end) };
+        let seen = heap.growth_place(PoolSlot::default_pool(class), StreamId(stream.get()), size, page);
+        ensure(Law::Placement, seen == expected, || {
+            format!("for {size} bytes on stream {stream}, the {class:?} pool grows at {seen:x?}, expected {expected:x?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns a range's blocks and the gaps between them.
+fn pieces<'s>(base: u64, bytes: u64, segments: impl Iterator<Item = &'s SegmentInfo>) -> Vec<Piece> {
+    let (mut found, mut at) = (Vec::new(), base);
+    for block in segments.flat_map(|segment| &segment.blocks) {
+        let (start, size) = (block.address.get(), block.size.get());
+        if at < start {
+            found.push(Piece { start: at, size: start - at, state: None });
+        }
+        found.push(Piece { start, size, state: Some(block.state) });
+        at = start + size;
+    }
+    if at < base + bytes {
+        found.push(Piece { start: at, size: base + bytes - at, state: None });
+    }
+    found
+}
+
+/// Returns every run with room for `size` bytes that includes addresses without memory: the bytes that it lacks, its start
+/// and its end.
+fn places(pieces: &[Piece], size: u64) -> Vec<(u64, u64, u64)> {
+    let is_usable = |piece: &Piece| piece.state.is_none_or(|state| state == BlockActivity::Inactive);
+    let mut found = Vec::new();
+    for gap in (0..pieces.len()).filter(|&place| pieces[place].state.is_none()) {
+        let first = gap - usize::from(gap > 0 && is_usable(&pieces[gap - 1]));
+        let (mut room, mut missing) = (0, 0);
+        for piece in pieces[first..].iter().take_while(|piece| is_usable(piece)) {
+            if room >= size {
+                break;
+            }
+            missing += if piece.state.is_none() { piece.size.min(size - room) } else { 0 };
+            room += piece.size;
+        }
+        if room >= size {
+            found.push((missing, pieces[first].start, pieces[first].start + room));
+        }
+    }
+    found
+}
