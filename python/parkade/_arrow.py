@@ -8,7 +8,7 @@ from typing import Any
 from ._errors import Error
 
 #: The columns of a sweep that do not hold whole numbers.
-_SWEEP = {"fits": "bool", **dict.fromkeys(["workload", "policy", "capacity", "hash", "problem", "program"], "string")}
+_SWEEP = {"fits": "bool", "is_fault": "bool", **dict.fromkeys(["workload", "policy", "capacity", "hash", "problem", "program"], "string")}
 
 #: The columns of a device's diagnosis: the path of the value in the device's JSON object, and its type.
 _DEVICE = {

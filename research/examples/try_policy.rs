@@ -9,17 +9,18 @@
 //! Without arguments, it tries `FillFirst` below; edit it, or replace it with your own policy. Arguments are policy names
 //! from the catalogue, which replace `FillFirst`, and descriptions of workloads, which replace the four below. A cell shows
 //! the smallest device memory in which the workload fits and, in parentheses, what the policy reserves with plenty of memory,
-//! both divided by the workload's load.
+//! both divided by the workload's load. If the policy breaks, the cell says so, the reason follows, and the exit code is 1.
 #![expect(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockView, Heap};
 use parkade_policies::named;
-use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, make_for, run, smallest_capacity};
+use parkade_research::study::{Ending, LOAD_UNIT_BYTES, Outcome, RunOptions, make_for, run, smallest_capacity};
 use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 
@@ -86,7 +87,7 @@ impl Policy for FillFirst {
 type Tried = (String, Box<dyn Fn(&Workload) -> Maker + Sync>);
 type Maker = Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync>;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| named(text).is_ok());
     let mut tried: Vec<Tried> =
         ["pytorch", "best-fit-remap"].map(str::to_owned).into_iter().chain(policies.clone()).filter_map(of_catalogue).collect();
@@ -96,18 +97,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let texts = if workloads.is_empty() { WORKLOADS.map(str::to_owned).into() } else { workloads };
     let workloads = texts.iter().map(|text| parse(text)).collect::<Result<Vec<Workload>, _>>()?;
     let start = Instant::now();
-    let rows: Vec<Vec<String>> = tried
+    let rows: Vec<Vec<Result<String, String>>> = tried
         .par_iter()
         .map(|(_, make)| workloads.par_iter().map(|workload| cell(workload, &make(workload))).collect())
         .collect();
     print!("{:<22}", "policy");
     texts.iter().for_each(|text| print!("{:>32}", text.split(',').next().unwrap_or(text)));
-    for ((name, _), cells) in tried.iter().zip(rows) {
+    for ((name, _), cells) in tried.iter().zip(&rows) {
         print!("\n{name:<22}");
-        cells.iter().for_each(|cell| print!("{cell:>32}"));
+        cells.iter().for_each(|cell| print!("{:>32}", cell.as_deref().unwrap_or("fault")));
     }
     println!("\n{:.1} s", start.elapsed().as_secs_f64());
-    Ok(())
+    let faults: Vec<&String> = rows.iter().flatten().filter_map(|cell| cell.as_ref().err()).collect();
+    faults.iter().for_each(|fault| println!("{fault}"));
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn of_catalogue(name: String) -> Option<Tried> {
@@ -115,14 +118,18 @@ fn of_catalogue(name: String) -> Option<Tried> {
     Some((name, Box::new(move |workload| make_for(&policy, workload))))
 }
 
-/// Returns the smallest memory in which the workload fits, and the memory reserved with plenty of memory.
-fn cell(workload: &Workload, make: &Maker) -> String {
+/// Returns the smallest memory in which the workload fits, and the memory reserved with plenty of memory; or how the policy
+/// broke.
+fn cell(workload: &Workload, make: &Maker) -> Result<String, String> {
     let load = workload.load_bytes(LOAD_UNIT_BYTES) as f64;
     match smallest_capacity(workload, make, &RunOptions::plenty(), &[]) {
         Ok(smallest) => {
             let plenty = run(workload, make(), &RunOptions::plenty());
-            format!("{:.3} ({:.3})", smallest.capacity_bytes as f64 / load, plenty.peak_reserved_bytes as f64 / load)
+            Ok(format!("{:.3} ({:.3})", smallest.capacity_bytes as f64 / load, plenty.peak_reserved_bytes as f64 / load))
         }
-        Err(outcome) => format!("{:?}", outcome.ending),
+        Err(Outcome { ending: Ending::Fault(fault), failed_at_event, .. }) => {
+            Err(format!("{} broke in {}, event {}: {fault}", make().name(), workload.name, failed_at_event.unwrap_or(0)))
+        }
+        Err(_) => Ok("does not fit".to_owned()),
     }
 }

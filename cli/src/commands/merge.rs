@@ -9,6 +9,7 @@ use clap::Parser;
 use parkade_research::study::sweep::{Plan, Row};
 
 use super::sweep::rows::{Finished, Overlap};
+use crate::Outcome;
 use crate::commands::sweep::rows::{self, Contents, Header, Shard};
 use crate::commands::sweep::show::{self, Shown};
 use crate::terminal::answer::Answer;
@@ -28,7 +29,7 @@ use crate::terminal::runner::{Command, Form, Lines};
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
   parkade merge part*.jsonl -o rows.jsonl --html study.html
 
-Exit code: 0 merged, 2 could not run.")]
+Exit code: 0 merged, 1 merged, but a policy broke, 2 could not run.")]
 pub struct Args {
     /// The files of rows.
     #[arg(required = true)]
@@ -64,6 +65,10 @@ impl Command for Args {
         outputs.write(&self.output, &bytes)?;
         made.iter().try_for_each(|(target, bytes)| outputs.write(target, bytes))?;
         Ok(finished)
+    }
+
+    fn outcome(&self, finished: &Finished) -> Outcome {
+        if finished.about_faults().is_empty() { Outcome::Good } else { Outcome::CheckFailed }
     }
 
     fn form(&self) -> Form {

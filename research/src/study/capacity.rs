@@ -13,7 +13,7 @@ use parkade::policy::Policy;
 use parkade_policies::Named;
 use parkade_sim::PAGE_BYTES;
 
-use super::run::{Outcome, PLENTY_BYTES, RunOptions, make_for, run};
+use super::run::{Ending, Outcome, PLENTY_BYTES, RunOptions, make_for, run};
 use crate::workload::{Event, Workload};
 
 /// Capacities are found to within one part in this many of the load, or to within one page if that is more.
@@ -51,8 +51,8 @@ pub struct Smallest {
 /// those tried may also be enough.
 ///
 /// # Errors
-/// Returns the outcome of the run with plenty of memory, if the workload does not fit even there: the policy gave up for a
-/// different reason.
+/// Returns the outcome of a run that did not end for lack of memory alone: the run with plenty of memory, if the workload does
+/// not fit even there, or the first run with a fault ([`Ending::Fault`]), after which no amount of memory means anything.
 pub fn smallest_capacity(
     workload: &Workload,
     make: &dyn Fn() -> Box<dyn Policy + Send>,
@@ -71,6 +71,9 @@ pub fn smallest_capacity(
     let mut search = Search::new(workload.load_bytes(LOAD_UNIT_BYTES), plenty, &mut attempt);
     search.on_the_grid();
     search.in_given(given);
+    if let Some(fault) = search.fault {
+        return Err(fault);
+    }
     let (capacity_bytes, outcome, fails_above_bytes) = search.found();
     Ok(Smallest { capacity_bytes, outcome, fails_above_bytes, runs })
 }
@@ -83,13 +86,15 @@ struct Search<'a> {
     tried: BTreeMap<u64, bool>,
     /// The smallest capacity in which it fits.
     least: (u64, Outcome),
+    /// The first run that ended with a fault. No further run is made.
+    fault: Option<Outcome>,
 }
 
 impl<'a> Search<'a> {
     fn new(load_bytes: u64, plenty: Outcome, attempt: &'a mut dyn FnMut(u64) -> Outcome) -> Search<'a> {
         let load_pages = load_bytes.div_ceil(PAGE_BYTES).max(1);
         let step_pages = (load_pages / PRECISION).max(1);
-        Search { attempt, load_pages, step_pages, tried: BTreeMap::new(), least: (PLENTY_BYTES, plenty) }
+        Search { attempt, load_pages, step_pages, tried: BTreeMap::new(), least: (PLENTY_BYTES, plenty), fault: None }
     }
 
     /// Returns the capacity this many steps above the load.
@@ -101,7 +106,15 @@ impl<'a> Search<'a> {
         if let Some(&fits) = self.tried.get(&capacity_bytes) {
             return fits;
         }
+        if self.fault.is_some() {
+            // Any answer ends the search.
+            return true;
+        }
         let outcome = (self.attempt)(capacity_bytes);
+        if matches!(outcome.ending, Ending::Fault(_)) {
+            self.fault = Some(outcome);
+            return true;
+        }
         let fits = outcome.fits();
         self.tried.insert(capacity_bytes, fits);
         if fits && capacity_bytes < self.least.0 {

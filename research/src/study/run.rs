@@ -508,7 +508,8 @@ pub fn first_step(workload: &Workload) -> Option<FirstStep> {
 
 #[cfg(test)]
 mod tests {
-    use parkade::policy::{Placement, Relief, Request, Rung};
+    use parkade::policy::{Placement, PyTorch, Relief, Request, Rung, Wrapper};
+    use parkade::settings::Settings;
     use parkade::units::{PoolClass, StreamId};
     use parkade::{BlockId, Heap};
     use parkade_policies::named;
@@ -618,6 +619,37 @@ mod tests {
         let outcome = run(&hole(), wild(), &RunOptions::plenty());
         assert!(matches!(&outcome.ending, Ending::Fault(fault) if fault.contains("policy wild")), "{outcome:?}");
         assert_eq!(smallest_capacity(&hole(), &wild, &RunOptions::plenty(), &[]).map_err(|outcome| outcome.events), Err(0));
+    }
+
+    /// PyTorch's policy until memory is short; its own steps then never end.
+    struct WildWhenShort(PyTorch);
+
+    impl Wrapper for WildWhenShort {
+        type Inner = PyTorch;
+
+        fn inner(&self) -> &PyTorch {
+            &self.0
+        }
+
+        fn inner_mut(&mut self) -> &mut PyTorch {
+            &mut self.0
+        }
+
+        fn ladder(&self) -> &'static [Rung] {
+            &[Rung::Grow, Rung::Own]
+        }
+
+        fn relieve(&mut self, _: &Heap, _: &Request, _: u32) -> Relief {
+            Relief::Release { blocks: Vec::new(), attempt: parkade::policy::Attempt::No }
+        }
+    }
+
+    #[test]
+    fn a_policy_that_breaks_when_memory_is_short_has_no_smallest_memory() {
+        let wild = || Box::new(WildWhenShort(PyTorch::new(Settings::default()))) as Box<dyn Policy + Send>;
+        assert!(run(&hole(), wild(), &RunOptions::plenty()).fits());
+        let found = smallest_capacity(&hole(), &wild, &RunOptions::plenty(), &[]).map_err(|outcome| outcome.ending);
+        assert!(matches!(&found, Err(Ending::Fault(fault)) if fault.contains("never gives up")), "{found:?}");
     }
 
     #[test]

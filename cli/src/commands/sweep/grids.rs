@@ -22,6 +22,8 @@ use crate::terminal::{output, size};
 const TIGHT: f64 = 1.1;
 /// Shown in place of a missing number.
 const NONE: &str = "–";
+/// Shown in place of every number of a policy that broke.
+const FAULT: &str = "fault";
 
 /// The tables for a terminal with `--all`. The first table shows policies as numbers, which the others explain.
 pub(super) fn short(finished: &Finished) -> Vec<Grid> {
@@ -62,8 +64,9 @@ pub(super) fn brief(finished: &Finished) -> Grid {
         if plan.policies.len() > 1 {
             row.push(policy.versus.as_ref().and_then(|versus| versus.ratio).map_or_else(none, |level| ratio(level.mean)));
         }
-        row.extend(tight.map(|place| format!("{:.0}%", policy.fits[place] * 100.0)));
+        row.extend(tight.map(|place| share(policy, place)));
         row.extend(plenty.map(|place| policy.driver_ns[place].map_or_else(none, |level| number(level.mean / 1e6))));
+        row = row_of(policy, row);
         row.push(Usable::of(&policy.name).word().to_owned());
         row
     };
@@ -318,10 +321,24 @@ fn by_workload(finished: &Finished, title: String, note: String, cell: &dyn Fn(&
     let numbered = plan.policies.iter().enumerate();
     header.extend(numbered.map(|(place, name)| Head { name: name.clone(), short: (place + 1).to_string() }));
     let rows = plan.workloads.iter().enumerate().map(|(place, workload)| {
-        let cells = finished.summary.cells.iter().map(|cells| cell(&cells[place]));
+        let shown = |of: &Cell| if of.faults > 0 { FAULT.to_owned() } else { cell(of) };
+        let cells = finished.summary.cells.iter().map(|cells| shown(&cells[place]));
         std::iter::once(workload.name.clone()).chain(cells).collect()
     });
     Grid { title, note, rows: rows.collect(), header }
+}
+
+/// The row of a policy, without its numbers if it broke.
+fn row_of(policy: &PolicySummary, mut row: Vec<String>) -> Vec<String> {
+    if policy.faults > 0 {
+        row.iter_mut().skip(1).for_each(|cell| FAULT.clone_into(cell));
+    }
+    row
+}
+
+/// The share of a policy's programs that fit, if it did not break.
+fn share(policy: &PolicySummary, capacity: usize) -> String {
+    policy.fits.get(capacity).map_or_else(none, |share| format!("{:.0}%", share * 100.0))
 }
 
 fn none() -> String {
@@ -463,7 +480,7 @@ fn policy_row(finished: &Finished, policy: &PolicySummary, equal_buffers: Option
     let plan = &finished.plan;
     let mut row = mean_cells(&policy.name, policy.ratio, policy.without_outlier);
     row.push(equal_buffers.map_or_else(none, ratio));
-    row.extend(given(plan).map(|place| format!("{:.0}%", policy.fits[place] * 100.0)));
+    row.extend(given(plan).map(|place| share(policy, place)));
     match &policy.versus {
         None if plan.policies.len() == 1 => {}
         None => row.extend((0..3).map(|_| none())),
@@ -473,7 +490,7 @@ fn policy_row(finished: &Finished, policy: &PolicySummary, equal_buffers: Option
             row.push(versus.counts.map(|count| count.to_string()).join("/"));
         }
     }
-    row
+    row_of(policy, row)
 }
 
 /// The rows that are not policies: the lower bound first.
@@ -574,7 +591,7 @@ fn driver(finished: &Finished) -> Grid {
                 Some(level) => row.extend([number(level.mean), range(level, number), level.count.to_string()]),
             }
         }
-        row
+        row_of(policy, row)
     });
     let note = format!(
         "The cost of a program's driver calls as measured on an H200, without waiting: geometric means over the n workloads that \
@@ -603,7 +620,7 @@ fn course(finished: &Finished) -> Grid {
     }
     let rows = finished.summary.policies.iter().map(|policy| {
         let cells = given_or_plenty(plan).into_iter().flat_map(|place| course_cells(&policy.courses[place]));
-        std::iter::once(policy.name.clone()).chain(cells).collect()
+        row_of(policy, std::iter::once(policy.name.clone()).chain(cells).collect())
     });
     let note = format!(
         "Driver calls and their time for each step (geometric means over the workloads whose steps are known), the share of \

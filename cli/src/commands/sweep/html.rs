@@ -25,8 +25,12 @@ pub(super) fn page(finished: &Finished, summary: &Summary, curve: Option<&str>) 
     let plan = &finished.plan;
     let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(finished)];
     let tables: String = grids::all(finished).iter().map(grids::Grid::html).collect();
-    let about_builds: String =
-        finished.about_builds().iter().map(|line| format!("<p class=\"meta warning\">{}</p>\n", escape(line))).collect();
+    let about_builds: String = finished
+        .about_faults()
+        .iter()
+        .chain(&finished.about_builds())
+        .map(|line| format!("<p class=\"meta warning\">{}</p>\n", escape(line)))
+        .collect();
     let values = [
         ("version", env!("CARGO_PKG_VERSION")),
         ("style", STYLE),

@@ -88,6 +88,7 @@ impl Command for Args {
     fn outcome(&self, found: &Found) -> Outcome {
         match found {
             Found::Batches(found) if !found.is_any() => Outcome::CheckFailed,
+            Found::Whole(finished) if !finished.about_faults().is_empty() => Outcome::CheckFailed,
             _ => Outcome::Good,
         }
     }
@@ -340,6 +341,34 @@ mod tests {
         bytes.extend(later.concat());
         assert!(jobs.number() > 3 && bytes == whole, "{}", jobs.number());
         assert_eq!(jobs.of_one_program(), jobs.number());
+    }
+
+    #[test]
+    fn a_policy_that_broke_is_loud_and_has_no_numbers() {
+        let args = Args::try_parse_from(ARGUMENTS.iter().chain(&["--bounds", "0"])).expect("arguments");
+        let Found::Whole(finished) = args.compute().expect("a sweep") else { panic!("a whole sweep") };
+        assert_eq!(args.outcome(&Found::Whole(finished)), Outcome::Good);
+        let Found::Whole(finished) = args.compute().expect("a sweep") else { panic!("a whole sweep") };
+        let Finished { plan, mut rows, .. } = *finished;
+        for row in rows.iter_mut().filter(|row| row.policy == "best-fit-remap") {
+            (row.is_fault, row.problem, row.fits) = (true, Some("policy best-fit-remap never gives up".to_owned()), false);
+            row.failed_at_event = Some(7);
+        }
+        let found = Found::Whole(Box::new(Finished::of(plan, rows, 0, Overlap::default())));
+        assert_eq!(args.outcome(&found), Outcome::CheckFailed);
+        let text = args.answer(&found).markdown();
+        assert!(
+            text.contains("best-fit-remap broke in") && text.contains("at event 7: policy best-fit-remap never gives up"),
+            "{text}"
+        );
+        let Found::Whole(finished) = &found else { panic!("a whole sweep") };
+        let tables = args.shown.tables(finished);
+        let rows: Vec<&str> = tables.lines().filter(|line| line.starts_with("| best-fit-remap |")).collect();
+        assert!(
+            !rows.is_empty() && rows.iter().all(|row| row.matches(" fault ").count() + 2 == row.split('|').count() - 1),
+            "{rows:?}"
+        );
+        assert!(!tables.contains("| best-fit-remap | –"), "{tables}");
     }
 
     #[test]

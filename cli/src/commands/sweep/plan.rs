@@ -386,7 +386,7 @@ names the build that made it, by its version and a hash of the sources that affe
 decisions. Rows from a different build are not continued without --force; with it, the result says how many rows each build \
 made.
 
-Exit code: 0 done, 1 with --largest-batch if no batch fits anywhere, 2 could not run.")]
+Exit code: 0 done, 1 if a policy broke, or with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {
     /// Workloads: recordings, folders of recordings, catalogue names, descriptions of generated workloads, or all. Recordings with
     /// the same name are distinguished by their folders. [default: all; with --largest-batch

@@ -14,7 +14,8 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail};
 use parkade_policies::{Named, named};
 use parkade_research::study::sweep::{
-    BUILD, BoundRatios, Capacity, CourseOfAll, Plan, Row, Source, Summary, needs_by_construction, takes_a_share_at_first,
+    BUILD, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Row, Source, Summary, needs_by_construction,
+    takes_a_share_at_first,
 };
 use serde::{Deserialize, Serialize};
 
@@ -259,6 +260,24 @@ impl Finished {
     /// Notes on the builds that made the rows; empty if this build made all of them.
     pub(super) fn about_builds(&self) -> Vec<String> {
         lines_about_builds(&self.rows, &self.overlap)
+    }
+
+    /// What each policy that broke did first; empty if none did.
+    pub(crate) fn about_faults(&self) -> Vec<String> {
+        let broken = self.summary.policies.iter().filter(|policy| policy.faults > 0);
+        let line = |policy: &PolicySummary| {
+            let first = self.rows.iter().find(|row| row.is_fault && row.policy == policy.name)?;
+            let seed = if first.seed == 0 { String::new() } else { format!(", seed {}", first.seed) };
+            let event = first.failed_at_event.map_or_else(String::new, |event| format!(" at event {event}"));
+            Some(format!(
+                "{} broke in {}{seed}{event}: {}. It has no figures. For the shortest program that shows why: parkade conform --policy {}",
+                policy.name,
+                first.workload,
+                output::one_line(first.problem.as_deref().unwrap_or("a fault").trim_end_matches('.')),
+                policy.name
+            ))
+        };
+        broken.filter_map(line).collect()
     }
 
     /// The policies that take a share of all memory before the program begins, so that their figures with plenty of memory are

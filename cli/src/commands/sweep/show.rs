@@ -139,7 +139,8 @@ impl Shown {
         let mut grids = grids::all(finished);
         // Tables are copied separately, so each has the notes.
         for grid in &mut grids {
-            let about_builds = finished.about_builds().iter().fold(String::new(), |text, line| text + " " + line);
+            let notes = finished.about_faults().into_iter().chain(finished.about_builds());
+            let about_builds = notes.fold(String::new(), |text, line| text + " " + &line);
             grid.note += &output::one_line(&about_builds);
         }
         grids.iter().map(|grid| self.noted(grid)).collect::<Vec<_>>().join("\n")
@@ -149,7 +150,13 @@ impl Shown {
     pub(crate) fn answer(&self, finished: &Finished) -> Answer {
         let (mut answer, mut subject) = (Answer::new(), rows::subject(&finished.plan));
         grids::about_load(finished).into_iter().for_each(|load| subject += &format!("; {load}"));
-        answer.headline(Tone::Plain, grids::verdict(finished));
+        let faults = finished.about_faults();
+        if faults.is_empty() {
+            answer.headline(Tone::Plain, grids::verdict(finished));
+        } else {
+            faults.into_iter().for_each(|line| answer.headline(Tone::Bad, line));
+            answer.paragraph(grids::verdict(finished));
+        }
         grids::best_rows(finished).into_iter().for_each(|(label, text)| answer.row(label, text));
         answer.gap();
         if self.all {
@@ -198,6 +205,8 @@ view! {
         mixed: bool = rows::are_mixed(&finished.rows),
         /// The jobs that several files have from different builds.
         overlap: OfOverlap = OfOverlap::of(&finished.overlap),
+        /// The first fault of each policy that broke, in a sentence.
+        faults: Vec<String> = finished.about_faults(),
         /// The number of searches that found that a program fits but fails with a little more.
         not_monotone: u64 = finished.summary.not_monotone(),
         /// The minimum that each workload needs, and what ideal allocators need for it.
@@ -282,7 +291,10 @@ view! {
         equal_buffers_over_load: Option<f64> = equal_buffers,
         /// The comparison with the baseline; null for the baseline itself.
         versus_baseline: Option<Versus> = policy.versus.as_ref().map(Versus::of),
-        /// The share of programs that fit in each capacity.
+        /// The number of runs that ended with a fault: the policy gave an answer that it must not give, or the device failed. If
+        /// there are any, all figures are null.
+        faults: u64 = policy.faults,
+        /// The share of programs that fit in each capacity; empty if there is a fault.
         fits: BTreeMap<String, f64> = by_capacity(plan, policy.fits.iter().copied()),
         /// What the driver's calls cost in each capacity.
         driver_ns: BTreeMap<String, Option<Mean>> = costs(plan, &policy.driver_ns),
@@ -324,6 +336,8 @@ view! {
         workload: &'a str = workload,
         /// The smallest memory over LOAD.
         memory_over_load: Option<Mean> = cell.ratio.map(Mean::of),
+        /// The number of runs that ended with a fault. If there are any, the figures are null.
+        faults: u64 = cell.faults,
         /// The number of searches that were not monotone.
         not_monotone: u64 = cell.not_monotone,
         /// The comparison with the baseline over the seeds; null with one seed and for the baseline itself.

@@ -58,6 +58,10 @@ pub struct Row {
     pub fits: bool,
     /// The reason why the workload did not fit.
     pub problem: Option<String>,
+    /// Whether the problem is a fault rather than a lack of memory: an answer that the policy must not give, or an error of the
+    /// device. The numbers then say nothing about memory.
+    #[serde(default)]
+    pub is_fault: bool,
     /// The event that failed.
     pub failed_at_event: Option<u64>,
     /// The peak of bytes taken from the device.
@@ -140,6 +144,7 @@ impl Row {
             fails_above_bytes: None,
             fits: false,
             problem: None,
+            is_fault: false,
             failed_at_event: None,
             peak_reserved_bytes: 0,
             peak_allocated_bytes: 0,
@@ -170,6 +175,7 @@ impl Row {
             Ending::OutOfMemory => Some("out of memory".to_owned()),
             Ending::Fault(fault) => Some(fault.chars().take(LONGEST_PROBLEM).collect()),
         };
+        self.is_fault = matches!(outcome.ending, Ending::Fault(_));
         self.failed_at_event = outcome.failed_at_event.map(|event| event as u64);
         self.peak_reserved_bytes = outcome.peak_reserved_bytes;
         self.peak_allocated_bytes = outcome.peak_allocated_bytes;

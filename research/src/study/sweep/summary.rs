@@ -39,6 +39,8 @@ pub struct Cell {
     pub fits: Vec<u64>,
     /// The number of seeds with which the workload fails at some capacity tried above the smallest.
     pub not_monotone: u64,
+    /// The number of runs that ended with a fault. If there are any, the cell has no other values.
+    pub faults: u64,
 }
 
 /// A policy compared with the baseline, workload by workload.
@@ -64,10 +66,12 @@ pub struct PolicySummary {
     pub driver_ns: Vec<Option<Level>>,
     /// The driver's work over the course of the workloads, at each capacity.
     pub courses: Vec<CourseOfAll>,
-    /// The fraction of each workload's seeds that fit at each capacity, averaged over the workloads.
+    /// The fraction of each workload's seeds that fit at each capacity, averaged over the workloads; empty if there is a fault.
     pub fits: Vec<f64>,
-    /// The comparison with the baseline; `None` for the baseline itself.
+    /// The comparison with the baseline; `None` for the baseline itself, and if either has a fault.
     pub versus: Option<Comparison>,
+    /// The number of runs that ended with a fault. If there are any, the policy has no other values.
+    pub faults: u64,
 }
 
 /// The results of a sweep.
@@ -97,8 +101,13 @@ impl Summary {
         let ratios: Vec<Vec<Option<f64>>> = cells.iter().map(|cells| cells.iter().map(ratio_of).collect()).collect();
         let outlier = outlier(&ratios);
         let capacities = 0..plan.capacities.len();
-        let policies =
-            plan.policies.iter().zip(&cells).zip(&ratios).enumerate().map(|(place, ((name, cells), own))| PolicySummary {
+        let faults: Vec<u64> = cells.iter().map(|cells| cells.iter().map(|cell| cell.faults).sum()).collect();
+        let base_has_faults = faults.get(baseline).is_some_and(|&faults| faults > 0);
+        let policies = plan.policies.iter().zip(&cells).zip(&ratios).enumerate().map(|(place, ((name, cells), own))| {
+            if faults[place] > 0 {
+                return PolicySummary::with_faults(name, plan, faults[place]);
+            }
+            PolicySummary {
                 name: name.clone(),
                 ratio: over_workloads(cells.iter().filter_map(|cell| cell.ratio)),
                 without_outlier: outlier.map(|outlier| Without::of(own, outlier)),
@@ -111,8 +120,11 @@ impl Summary {
                     .map(|capacity| CourseOfAll::of(&cells.iter().filter_map(|cell| cell.courses[capacity]).collect::<Vec<_>>()))
                     .collect(),
                 fits: shares(plan, cells),
-                versus: (place != baseline).then(|| compare(own, ratios.get(baseline).map_or(&[], Vec::as_slice))),
-            });
+                versus: (place != baseline && !base_has_faults)
+                    .then(|| compare(own, ratios.get(baseline).map_or(&[], Vec::as_slice))),
+                faults: 0,
+            }
+        });
         let policies = policies.collect();
         Summary { baseline, load_with_pools: load_with_pools(plan, rows), outlier, policies, cells }
     }
@@ -127,6 +139,23 @@ impl Summary {
     #[must_use]
     pub fn not_monotone(&self) -> u64 {
         self.cells.iter().flatten().map(|cell| cell.not_monotone).sum()
+    }
+}
+
+impl PolicySummary {
+    /// A policy that broke has no numbers: those of its other runs would not be comparable.
+    fn with_faults(name: &str, plan: &Plan, faults: u64) -> PolicySummary {
+        let capacities = plan.capacities.len();
+        PolicySummary {
+            name: name.to_owned(),
+            ratio: None,
+            without_outlier: None,
+            driver_ns: vec![None; capacities],
+            courses: vec![CourseOfAll::default(); capacities],
+            fits: Vec::new(),
+            versus: None,
+            faults,
+        }
     }
 }
 
@@ -151,8 +180,14 @@ fn by_job<'a>(plan: &Plan, rows: &'a [Row]) -> Seen<'a> {
 fn cells(seen: &Seen<'_>, smallest: Option<usize>, baseline: usize) -> Vec<Vec<Cell>> {
     let cell = |policy: usize, workload: usize| {
         let by_capacity = &seen[policy][workload];
-        let base = || Some(&seen.get(baseline)?[workload][smallest?]);
+        let base = || Some(&seen.get(baseline)?[workload][smallest?]).filter(|rows| rows.iter().all(|row| !row.is_fault));
+        let faults = by_capacity.iter().flatten().filter(|row| row.is_fault).count() as u64;
+        if faults > 0 {
+            let (driver_ns, courses) = (vec![None; by_capacity.len()], vec![None; by_capacity.len()]);
+            return Cell { driver_ns, courses, fits: vec![0; by_capacity.len()], faults, ..Cell::default() };
+        }
         Cell {
+            faults,
             ratio: smallest.and_then(|place| over_seeds(&by_capacity[place], ratio)),
             driver_ns: by_capacity.iter().map(|rows| over_seeds(rows, |row| row.fits.then_some(row.driver_ns as f64))).collect(),
             courses: by_capacity.iter().map(|rows| Course::of(rows)).collect(),
@@ -589,6 +624,26 @@ mod tests {
         let versus = other.versus.expect("a comparison");
         assert_eq!((versus.counts, versus.ratio.map(|level| level.count)), ([1, 1, 1], Some(1)));
         assert_eq!(other.fits, [1.0 / 3.0]);
+    }
+
+    #[test]
+    fn a_policy_with_a_fault_has_no_numbers() {
+        let mut plan = plan();
+        plan.workloads.iter_mut().for_each(|workload| workload.seeds = 2);
+        plan.capacities.truncate(1);
+        let mut rows = written(&plan, &[[Some(110), Some(100)], [Some(120), Some(110)], [Some(150), Some(150)]]);
+        let broken = rows.iter().position(|row| plan.job(row.job).is_some_and(|job| job.policy == 1)).expect("a row");
+        rows[broken] = Row { is_fault: true, fits: false, capacity_bytes: None, ..rows[broken].clone() };
+        let summary = Summary::of(&plan, &rows, 0);
+        let [base, other] = &summary.policies[..] else { panic!("two policies") };
+        assert_eq!((other.faults, other.ratio, other.versus, &other.fits[..]), (1, None, None, &[][..]));
+        assert!(other.driver_ns.iter().all(Option::is_none) && other.without_outlier.is_none());
+        let first = &summary.cells[1][0];
+        assert_eq!((first.faults, first.ratio, first.versus), (1, None, None));
+        assert_eq!(summary.cells[1][1].ratio.map(|level| level.count), Some(2), "the other workloads have theirs");
+        assert_eq!((base.faults, base.ratio.map(|level| level.count)), (0, Some(3)));
+        let against_it = Summary::of(&plan, &rows, 1);
+        assert_eq!((against_it.policies[0].versus, against_it.cells[0][0].versus), (None, None), "nothing is compared with it");
     }
 
     /// Returns rows of one workload with six seeds and two policies, for the smallest memory only.
