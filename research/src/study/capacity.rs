@@ -16,8 +16,6 @@ use parkade_sim::PAGE_BYTES;
 use super::run::{Ending, Outcome, PLENTY_BYTES, RunOptions, make_for, run};
 use crate::workload::{Event, Workload};
 
-/// Capacities are found to within one part in this many of the load, or to within one page if that is more.
-const PRECISION: u64 = 256;
 /// The number of runs after the first bisection, with less memory than it found.
 const FURTHER_RUNS: usize = 48;
 /// The load counts requests rounded up to this many bytes, as in the offline packer.
@@ -41,7 +39,7 @@ pub struct Smallest {
 ///
 /// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload reserves on a device with plenty of
 /// memory. LOAD is the most bytes live at once, with each request rounded up to 512 bytes, in whole 2 MiB pages; the step
-/// s is 1/256 of LOAD, but at least one page. All policies are measured at the same capacities, so that equal needs produce
+/// s is LOAD divided by the options' precision (1/256 of it by default), but at least one page. All policies are measured at the same capacities, so that equal needs produce
 /// equal results.
 ///
 /// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory than it
@@ -68,7 +66,8 @@ pub fn smallest_capacity(
     if !plenty.fits() {
         return Err(plenty);
     }
-    let mut search = Search::new(workload.load_bytes(LOAD_UNIT_BYTES), plenty, &mut attempt);
+    let load_pages = workload.load_bytes(LOAD_UNIT_BYTES).div_ceil(PAGE_BYTES).max(1);
+    let mut search = Search::new(load_pages, options.precision, plenty, &mut attempt);
     search.on_the_grid();
     search.in_given(given);
     if let Some(fault) = search.fault {
@@ -91,9 +90,8 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(load_bytes: u64, plenty: Outcome, attempt: &'a mut dyn FnMut(u64) -> Outcome) -> Search<'a> {
-        let load_pages = load_bytes.div_ceil(PAGE_BYTES).max(1);
-        let step_pages = (load_pages / PRECISION).max(1);
+    fn new(load_pages: u64, precision: u64, plenty: Outcome, attempt: &'a mut dyn FnMut(u64) -> Outcome) -> Search<'a> {
+        let step_pages = load_pages.checked_div(precision).unwrap_or(0).max(1);
         Search { attempt, load_pages, step_pages, tried: BTreeMap::new(), least: (PLENTY_BYTES, plenty), fault: None }
     }
 
@@ -252,7 +250,7 @@ mod tests {
 
     use super::*;
     use crate::packing::random::Random;
-    use crate::study::run::{DriverCost, Ending};
+    use crate::study::run::{DriverCost, PRECISION};
 
     /// Returns the outcome of a run that took `steps` pages above a load of 256.
     fn outcome(fits: bool, steps: u64) -> Outcome {
@@ -281,7 +279,7 @@ mod tests {
             runs += 1;
             outcome(fits(steps(bytes)), taken)
         };
-        let mut search = Search::new(PRECISION * PAGE_BYTES, outcome(true, taken), &mut attempt);
+        let mut search = Search::new(PRECISION, PRECISION, outcome(true, taken), &mut attempt);
         search.on_the_grid();
         search.in_given(&given.iter().map(|given| (given + PRECISION) * PAGE_BYTES).collect::<Vec<_>>());
         let (least, _, above) = search.found();

@@ -68,6 +68,9 @@ impl Addresses {
     }
 }
 
+/// Searches find the smallest memory to within one part in this many of the load, unless the options say more.
+pub(super) const PRECISION: u64 = 256;
+
 /// Options for running a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
@@ -84,6 +87,9 @@ pub struct RunOptions {
     /// policy whose pools are separate allocators does this; PyTorch's rules keep the memory until the cache is released, as
     /// for graph pools.
     pub destroys_pools: bool,
+    /// A search for the smallest memory finds it to within one part in this many of the load, or to within one page if that is
+    /// more ([`smallest_capacity`](super::smallest_capacity)).
+    pub precision: u64,
 }
 
 impl RunOptions {
@@ -91,7 +97,14 @@ impl RunOptions {
     #[must_use]
     pub fn new(capacity_bytes: u64) -> RunOptions {
         let addresses = Addresses::default();
-        RunOptions { capacity_bytes, limit_bytes: None, addresses, preallocated_bytes: 0, destroys_pools: false }
+        RunOptions {
+            capacity_bytes,
+            limit_bytes: None,
+            addresses,
+            preallocated_bytes: 0,
+            destroys_pools: false,
+            precision: PRECISION,
+        }
     }
 
     /// Returns options with more memory than is needed: [`PLENTY_BYTES`].

@@ -410,9 +410,11 @@ fn over_seeds(finished: &Finished) -> Option<Grid> {
     }
     let baseline = &plan.policies[summary.baseline];
     let comparisons = summary.cells.iter().flatten().filter(|cell| cell.versus.is_some()).count();
+    let least =
+        summary.least_p(plan).map_or_else(String::new, |p| format!(" No p value in this table can be below {}.", p_value(p)));
     let note = format!(
         "The smallest memory over that of {baseline}: the geometric mean over the workload's seeds, its 95 % bootstrap interval (BCa), and the p value of \
-         Wilcoxon's signed-rank test over the seeds, corrected for all {comparisons} comparisons of this table (Holm). Fewer than six seeds cannot reach 0.05. \
+         Wilcoxon's signed-rank test over the seeds, corrected for all {comparisons} comparisons of this table (Holm).{least} \
          The tests apply to the programs that a generator makes from other seeds, not to other \
          programs. Workloads with one seed are left out."
     );

@@ -15,7 +15,7 @@ use parkade_replay::recognition::Asked;
 use parkade_replay::{Requests, VerifyOptions};
 use parkade_research::study::Addresses;
 use parkade_research::study::largest_batch::CONTEXT_BYTES;
-use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, PreparedWorkload, Share, Source};
+use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, Precision, PreparedWorkload, Share, Source};
 use parkade_research::workload::recorded::of_requests;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
@@ -60,6 +60,7 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         capacities,
         addresses: args.addresses.clone(),
         preallocate: args.prealloc,
+        precision: args.precision,
     };
     let (mut sources, mut files) = (Vec::new(), Vec::new());
     let given = args.given_workloads();
@@ -345,7 +346,7 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
 ///
 /// Runs each workload under each policy in each capacity and with plenty of memory, and searches for the smallest memory in
 /// which it fits. LOAD is the most bytes live at once, each request rounded up to 512 bytes; no allocator needs less. The
-/// search goes in steps of 1/256 of LOAD (at least one page of 2 MiB) and takes the smallest memory tried in which the program
+/// search goes in steps of 1/256 of LOAD (--precision; at least one page of 2 MiB) and takes the smallest memory tried in which the program
 /// fits; a program that fits may still fail with slightly more memory, and the output says how often that happened. The tables
 /// first show each workload, then geometric means over the workloads, also without the workload that contributes the most to
 /// the excess. Workloads are chosen by hand, so there are no tests over them. With several seeds, policies are compared over
@@ -410,6 +411,10 @@ pub struct Args {
     /// Before each program, reserve this many times LOAD in one piece and leave it in the allocator's cache.
     #[arg(long, value_name = "FACTOR")]
     prealloc: Option<Share>,
+    /// The part of LOAD to within which the smallest memory is found, or one page of 2 MiB if that is more. Finer steps tell apart
+    /// policies that need nearly the same, in a few more runs of each search.
+    #[arg(long, value_name = "1/N", default_value_t)]
+    precision: Precision,
     /// Steps spent on the packings shown beside the policies, for each program; 0 omits the ideal remapper and the offline packer.
     #[arg(long, value_name = "STEPS", default_value_t = 100_000_000)]
     pub(super) bounds: u64,

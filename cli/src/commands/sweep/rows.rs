@@ -14,7 +14,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail};
 use parkade_policies::{Named, named};
 use parkade_research::study::sweep::{
-    BUILD, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Row, Source, Summary, needs_by_construction,
+    BUILD, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Source, Summary, needs_by_construction,
     takes_a_share_at_first,
 };
 use serde::{Deserialize, Serialize};
@@ -107,6 +107,7 @@ impl Header {
             (own.capacities != others.capacities, "has different capacities"),
             (own.addresses != others.addresses, "has a different address model"),
             (own.preallocate != others.preallocate, "has a different pre-allocation"),
+            (own.precision != others.precision, "searches with a different precision"),
             (self.shard.parts != other.shard.parts, "is divided into a different number of parts"),
         ];
         differs.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
@@ -310,6 +311,9 @@ pub(super) fn subject(plan: &Plan) -> String {
     );
     if let Some(share) = plan.preallocate {
         let _ = write!(line, "; {share} LOAD reserved before the program begins");
+    }
+    if plan.precision != Precision::default() {
+        let _ = write!(line, "; found to within {} of LOAD", plan.precision);
     }
     line
 }

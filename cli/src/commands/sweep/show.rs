@@ -213,6 +213,8 @@ view! {
         bounds: Vec<Bounds<'a>> = bounds(finished),
         /// What was asked for.
         plan: OfPlan<'a> = OfPlan::of(&finished.plan),
+        /// The least p value, after the correction, that any comparison over the seeds can reach; null without comparisons.
+        least_p: Option<f64> = finished.summary.least_p(&finished.plan),
         /// The number of rows.
         jobs: usize = finished.rows.len(),
         /// The policy that the others are compared with.
@@ -246,6 +248,8 @@ view! {
         /// The number of LOADs reserved before each program.
         #[serde(skip_serializing_if = "Option::is_none")]
         preallocate: Option<Share> = plan.preallocate,
+        /// The part of LOAD to within which the smallest memory is found.
+        precision: String = plan.precision.to_string(),
     }
 }
 

@@ -19,7 +19,7 @@ use std::str::FromStr;
 use parkade_sim::PAGE_BYTES;
 use serde::{Deserialize, Serialize};
 
-use super::run::Addresses;
+use super::run::{Addresses, PRECISION};
 
 /// The maximum number of jobs in a sweep.
 pub const MOST_JOBS: u64 = 1_000_000;
@@ -141,6 +141,64 @@ impl FromStr for Share {
     }
 }
 
+/// The part of the load to within which the smallest memory is found: `1/256`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Precision(u64);
+
+impl Precision {
+    /// The finest precision: beyond it, the pages of 2 MiB decide for any load below 2 TiB.
+    const FINEST: u64 = 1_000_000;
+
+    /// Returns the number of parts.
+    #[must_use]
+    pub fn parts(self) -> u64 {
+        self.0
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Precision::default()
+    }
+}
+
+impl Default for Precision {
+    fn default() -> Precision {
+        Precision(PRECISION)
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1/{}", self.0)
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Precision, String> {
+        let parts = text.strip_prefix("1/").filter(|parts| parts.bytes().all(|byte| byte.is_ascii_digit()));
+        let parts = parts.and_then(|parts| parts.parse().ok()).filter(|parts| (1..=Precision::FINEST).contains(parts));
+        parts
+            .map(Precision)
+            .ok_or_else(|| format!("{text:?} is not a part of LOAD: write 1/4096, at most 1/{}", Precision::FINEST))
+    }
+}
+
+impl From<Precision> for String {
+    fn from(precision: Precision) -> String {
+        precision.to_string()
+    }
+}
+
+impl TryFrom<String> for Precision {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Precision, String> {
+        text.parse()
+    }
+}
+
 impl From<Share> for String {
     fn from(share: Share) -> String {
         share.to_string()
@@ -184,6 +242,9 @@ pub struct Plan {
     /// The share of the load that is requested and freed before the workload, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preallocate: Option<Share>,
+    /// The part of the load to within which the smallest memory is found.
+    #[serde(default, skip_serializing_if = "Precision::is_default")]
+    pub precision: Precision,
 }
 
 /// A job: one run, or one search for the smallest memory. All fields except the seed are indices into the plan's lists.
@@ -298,6 +359,7 @@ mod tests {
             capacities: ["smallest", "plenty", "1.1"].map(|text| text.parse().expect("a capacity")).into(),
             addresses: "driver".into(),
             preallocate: None,
+            precision: Precision::default(),
         }
     }
 
@@ -340,6 +402,13 @@ mod tests {
         }
         for text in ["", "0", "0.0", "0B", "-1", "1e3", "1001", "1.0000001", "most", "B", "99999", ".5"] {
             assert!(text.parse::<Capacity>().is_err(), "{text:?}");
+        }
+        assert_eq!(
+            "1/4096".parse::<Precision>().map(|precision| (precision.parts(), precision.to_string())),
+            Ok((4096, "1/4096".into()))
+        );
+        for text in ["", "4096", "1/0", "1/", "2/256", "1/+4", "1/1000001", "1/99999999999999999999"] {
+            assert!(text.parse::<Precision>().is_err(), "{text:?}");
         }
         assert_eq!("1.1".parse::<Share>().expect("a factor").of(10), 11);
         assert_eq!("1.1".parse::<Share>().expect("a factor").of(11), 13, "rounded up");

@@ -103,6 +103,7 @@ impl Row {
         let options = RunOptions {
             addresses: Addresses::named(&plan.addresses)?,
             preallocated_bytes: plan.preallocate.map_or(0, |share| share.of(workload.load_bytes)),
+            precision: plan.precision.parts(),
             ..RunOptions::plenty()
         };
         let make = make_for(policy, &workload.workload);

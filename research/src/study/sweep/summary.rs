@@ -135,6 +135,17 @@ impl Summary {
         self.cells.iter().flatten().any(|cell| cell.versus.is_some())
     }
 
+    /// Returns the least p value that any comparison over seeds can reach: that of the workload with the most seeds, if the policy
+    /// needs less memory with each of them, corrected for all comparisons. `None` without comparisons.
+    #[must_use]
+    pub fn least_p(&self, plan: &Plan) -> Option<f64> {
+        let comparisons = self.cells.iter().flatten().filter(|cell| cell.versus.is_some()).count();
+        let seeds = plan.workloads.iter().map(|workload| workload.seeds).max().unwrap_or(0);
+        // Of the 2^n assignments of signs, the two extreme ones.
+        let least = 2.0 * 0.5_f64.powi(i32::try_from(seeds).unwrap_or(i32::MAX));
+        (comparisons > 0).then(|| (least * comparisons as f64).min(1.0))
+    }
+
     /// Returns the number of combinations of workload, seed and policy that fit in some amount of memory but fail with more.
     #[must_use]
     pub fn not_monotone(&self) -> u64 {
@@ -669,6 +680,9 @@ mod tests {
         let ratio = versus.ratio.expect("a ratio");
         assert!(ratio.low < ratio.mean && ratio.mean < ratio.high && ratio.high < 1.0, "{ratio:?}");
         assert!(summary.compares_seeds());
+        let mut plan = plan();
+        plan.workloads.iter_mut().for_each(|workload| workload.seeds = 6);
+        assert_eq!(summary.least_p(&plan).map(f64::to_bits), Some(versus.corrected_p.to_bits()), "it was reached");
         let failing = seeded([110, 120, 130, 140, 150, 160].map(|bytes| [Some(bytes), (bytes > 110).then_some(100)]));
         let versus = failing.cells[1][0].versus.expect("a comparison");
         assert_eq!((versus.counts, versus.ratio.map(|level| level.count)), ([5, 0, 1], Some(5)), "what fits nowhere is worse");
