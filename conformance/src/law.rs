@@ -21,6 +21,8 @@ pub enum Law {
     /// Each request gets the block that the policy's rules choose, split to the size that they
     /// specify.
     Placement,
+    /// Under a policy of the catalogue, every choice equals that of the reference policy.
+    Choices,
     /// A request is refused only if no free block fits, nothing can be released, and the limit or the device leaves no room.
     NoFalseOutOfMemory,
     /// The allocator releases memory, waits and asks the device for memory only in the order that the rules specify.
@@ -56,7 +58,7 @@ pub enum Law {
 
 impl Law {
     /// Every law.
-    pub const ALL: [Law; 22] = [
+    pub const ALL: [Law; 23] = [
         Law::NoOverlap,
         Law::Alignment,
         Law::Accounting,
@@ -64,6 +66,7 @@ impl Law {
         Law::Coalescing,
         Law::NoEarlyReuse,
         Law::Placement,
+        Law::Choices,
         Law::NoFalseOutOfMemory,
         Law::Ladder,
         Law::Pools,
@@ -92,6 +95,7 @@ impl Law {
             Law::Coalescing => "coalescing",
             Law::NoEarlyReuse => "no-early-reuse",
             Law::Placement => "placement",
+            Law::Choices => "choices",
             Law::NoFalseOutOfMemory => "no-false-out-of-memory",
             Law::Ladder => "ladder",
             Law::Pools => "pools",

@@ -10,6 +10,7 @@ pub mod harness;
 pub mod law;
 mod program;
 pub mod reference_model;
+mod reference_policies;
 #[cfg(feature = "scenarios")]
 pub mod scenarios;
 pub mod scripted_allocator;

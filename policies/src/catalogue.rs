@@ -454,7 +454,7 @@ pub fn named(name: &str) -> Result<Named, Unknown> {
     Ok(Named {
         says: Cow::Owned(given.says()),
         source: known.source,
-        keeps_memory: known.keeps_memory || given.value("kind").is_some_and(|kind| kind != "growth"),
+        keeps_memory: known.keeps_memory,
         make: given.make()?,
         name: Cow::Owned(name),
     })
@@ -539,12 +539,7 @@ impl<'a> Given<'a> {
                 let rules = rules_to_rescue(self.value("release"), self.value("settings"))?;
                 Make::given(rescue(rules, if self.value("reach") == Some("free") { Reach::Free } else { Reach::Breaks }))
             }
-            "bfc" => Make::given(Bfc::new(match self.value("kind") {
-                Some("one-region") => BfcKind::OneRegion,
-                Some("xla") => BfcKind::Xla,
-                Some("xla-growth") => BfcKind::XlaGrowth,
-                _ => BfcKind::Growth,
-            })),
+            // Every kind of `bfc` is in the catalogue, so this is `best-fit-remap`.
             _ => {
                 let region = GrowingRegion::new(match self.value("fit") {
                     Some("first") => Fit::First,

@@ -22,6 +22,7 @@ use crate::program::player::{Cast, Habits, Outcome, Player};
 use crate::program::search::{Stopped, run_cases, runner};
 use crate::program::step::{Setup, Step};
 use crate::program::watched::{Reached, Tested};
+use crate::reference_policies::{Choices, Paired, names};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
 /// A policy under test. Its type is erased, so that the checks are compiled once.
@@ -29,6 +30,8 @@ use crate::suite::{Effort, Evidence, Trouble, Verdict};
 pub(super) struct Subject {
     pub(super) name: String,
     make: Make,
+    /// Creates the reference policy beside it.
+    reference: Reference,
     habits: Habits,
     /// Whether the policy returns invalid answers.
     is_wrong: bool,
@@ -43,11 +46,15 @@ pub(super) struct Subject {
 /// Creates a policy for a setup.
 type Make = Arc<dyn Fn(&Setup) -> Tested + Send + Sync>;
 
+/// Creates a reference policy for a setup, if there is one.
+type Reference = Arc<dyn Fn(&Setup) -> Option<Box<dyn Policy>> + Send + Sync>;
+
 impl Subject {
     /// Returns a policy by its name.
     pub(super) fn of(named: &Named) -> Subject {
         let made = named.clone();
-        Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named))
+        let name = named.name.to_string();
+        Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named)).beside(move |_| names::reference(&name))
     }
 
     /// Returns the policy that `make` creates from a seed. Only randomly assembled policies use the
@@ -56,6 +63,7 @@ impl Subject {
         Subject {
             name: name.into(),
             make: Arc::new(move |setup| Tested::Other(Box::new(make(setup.policy_seed)))),
+            reference: Arc::new(|_| None),
             habits: Habits::default(),
             is_wrong: false,
             has_reference: false,
@@ -74,6 +82,7 @@ impl Subject {
         Subject {
             name: "pytorch".to_owned(),
             make: Arc::new(make),
+            reference: Arc::new(|_| None),
             habits: Habits::PYTORCH,
             is_wrong: false,
             has_reference: true,
@@ -86,6 +95,11 @@ impl Subject {
     /// fail.
     pub(super) fn failing_with(self, fault_seeds: Vec<u64>) -> Subject {
         Subject { fault_seeds, ..self }
+    }
+
+    /// Returns the same subject, whose choices are compared with those of a reference policy.
+    pub(super) fn beside(self, make: impl Fn(&Setup) -> Option<Box<dyn Policy>> + Send + Sync + 'static) -> Subject {
+        Subject { reference: Arc::new(make), ..self }
     }
 
     /// Returns the same subject with these habits.
@@ -111,9 +125,17 @@ impl Subject {
     /// Begins a careful program, or a wild one.
     pub(super) fn begin_as(&self, backend: &AnyBackend, setup: &Setup, is_careful: bool) -> Result<Player, Stopped> {
         let setup = if self.has_reference && is_careful { setup.for_careful_programs() } else { *setup };
+        let (policy, choices) = match ((self.make)(&setup), (self.reference)(&setup)) {
+            (Tested::Other(policy), Some(reference)) => {
+                let (paired, choices) = Paired::new(policy, reference);
+                (Tested::Other(Box::new(paired)), choices)
+            }
+            (policy, _) => (policy, Choices::default()),
+        };
         let cast = Cast {
-            policy: (self.make)(&setup),
-            is_watched: !self.has_reference,
+            policy,
+            choices,
+            is_watched: is_careful && !self.has_reference,
             has_reference: self.has_reference,
             has_books: is_careful,
             habits: self.habits,

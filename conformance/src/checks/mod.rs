@@ -5,6 +5,7 @@ pub mod contract;
 pub mod laws_any_policy;
 pub mod laws_pytorch;
 pub mod lockstep;
+mod policy_choices;
 pub mod pytorch_tests;
 
 use crate::backend::AnyBackend;

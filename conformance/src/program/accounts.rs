@@ -24,6 +24,10 @@ pub(crate) struct Account {
     whole: u64,
     /// Free bytes of expandable segments, whose whole pages can be released.
     expandable: u64,
+    /// The number of blocks that are live or pending.
+    active_blocks: u64,
+    /// The number of free blocks in segments that are partly in use.
+    split_blocks: u64,
 }
 
 impl Account {
@@ -39,6 +43,7 @@ impl Account {
 
     fn add(&mut self, block: &BlockInfo, segment: &SegmentInfo) {
         let (size, requested) = (block.size.get(), block.requested.get());
+        self.active_blocks += u64::from(block.state != BlockActivity::Inactive);
         match block.state {
             BlockActivity::Allocated => {
                 self.live += requested;
@@ -51,7 +56,10 @@ impl Account {
             // Not counted as split (spec 6.2).
             BlockActivity::Inactive if segment.expandable => self.expandable += size,
             BlockActivity::Inactive if segment.blocks.len() == 1 => self.whole += size,
-            BlockActivity::Inactive => self.inactive_split += size,
+            BlockActivity::Inactive => {
+                self.inactive_split += size;
+                self.split_blocks += 1;
+            }
         }
     }
 
@@ -60,13 +68,15 @@ impl Account {
     }
 
     /// The values that the statistics must report.
-    pub(crate) fn by_family(&self) -> [(Family, u64); 5] {
+    pub(crate) fn by_family(&self) -> [(Family, u64); 7] {
         [
             (Family::ReservedBytes, self.sum()),
             (Family::AllocatedBytes, self.live + self.rounding),
             (Family::ActiveBytes, self.live + self.rounding + self.pending),
             (Family::RequestedBytes, self.live + self.pending_requested),
             (Family::InactiveSplitBytes, self.inactive_split),
+            (Family::Active, self.active_blocks),
+            (Family::InactiveSplit, self.split_blocks),
         ]
     }
 }

@@ -21,6 +21,7 @@ use super::answer::Answer;
 use super::caller::{Caller, saved_allocations};
 use super::held::Held;
 use super::history::History;
+use super::recount::Recount;
 use super::routing::Routing;
 use super::step::{POOLS, Step, pool_id};
 use super::views::Mappings;
@@ -76,6 +77,7 @@ pub(crate) struct Books {
     ledger: Ledger,
     /// What is mapped, to check what policies see.
     mappings: Mappings,
+    recount: Recount,
     pub(super) routing: Routing,
     /// The state before a checkpoint is restored.
     before_restore: Option<(Vec<SegmentInfo>, Stats, Vec<Held>)>,
@@ -105,6 +107,7 @@ impl Books {
             freeing: Vec::new(),
             history: History::default(),
             ledger: Ledger::default(),
+            recount: Recount::default(),
             routing: Routing::default(),
             mappings: Mappings::default(),
             before_restore: None,
@@ -159,16 +162,28 @@ impl Books {
             Answer::Freed(..) => self.leaving.append(&mut self.freeing),
             Answer::Pool(answer) => self.routing.follow(caller.core.policy().profile(), caller.streams, step, *answer)?,
             Answer::Saved(answer) => self.check_saved(caller, step, answer)?,
-            Answer::Restored(freed, _) => self.check_restored(caller, step, freed)?,
-            Answer::NotRestored(error) => self.check_not_restored(caller, step, error)?,
+            Answer::Restored(freed, _) => {
+                self.recount.skip();
+                self.check_restored(caller, step, freed)?;
+            }
+            Answer::NotRestored(error) => {
+                self.recount.skip();
+                self.check_not_restored(caller, step, error)?;
+            }
             _ => {}
         }
         match step {
             Step::UseOnOom(pool, serves) => self.routing.serve_when_out(POOLS[pool], serves),
             Step::NoSplit(pool) => self.routing.keep_whole(pool_id(pool)),
             Step::Capturing(is_capturing) => self.routing.set_capturing(is_capturing),
-            Step::ResetPeaks => self.ledger.peaks_were_reset(),
-            Step::ResetSums => self.ledger.sums_were_reset(caller.core.stats()),
+            Step::ResetPeaks => {
+                self.ledger.peaks_were_reset();
+                self.recount.peaks_were_reset();
+            }
+            Step::ResetSums => {
+                self.ledger.sums_were_reset(caller.core.stats());
+                self.recount.sums_were_reset();
+            }
             _ => {}
         }
         self.mappings.follow(&caller.calls);
@@ -437,6 +452,7 @@ impl Books {
         for entry in caller.entries() {
             self.history.follow(entry)?;
             self.ledger.follow(entry);
+            self.recount.follow(entry, &segments);
         }
         let may_expand = self.expected.wrong_answers
             || [PoolClass::Small, PoolClass::Large]
@@ -451,6 +467,7 @@ impl Books {
             self.mappings.check(caller, &segments)?;
         }
         self.ledger.check(caller.core.stats(), self.has_expanded)?;
+        self.recount.check(caller.core.stats(), &segments)?;
         self.reserved_before = caller.core.heap().reserved().get();
         Ok(())
     }

@@ -14,6 +14,7 @@ pub(crate) mod draw;
 mod held;
 mod history;
 pub(crate) mod player;
+mod recount;
 mod routing;
 mod script;
 pub(crate) mod search;

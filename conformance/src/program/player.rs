@@ -24,6 +24,7 @@ use super::watched::{Reached, Tested};
 use crate::backend::{AnyBackend, TestDevice as _, Unable};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::allocator::Saved;
+use crate::reference_policies::Choices;
 
 /// Properties of a policy that decide whether its out-of-memory errors are justified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +86,8 @@ pub(crate) struct Finished {
 pub(crate) struct Cast {
     /// The policy.
     pub(crate) policy: Tested,
+    /// Where the policy's answers differ from its reference policy's.
+    pub(crate) choices: Choices,
     /// Whether the policy's answers are compared with the allocator's actions.
     pub(crate) is_watched: bool,
     /// Whether the reference allocator runs beside it. The policy must be PyTorch's.
@@ -104,6 +107,7 @@ pub(crate) struct Player {
     pub(crate) caller: Caller,
     pub(crate) beside: Option<Beside>,
     books: Option<Books>,
+    choices: Choices,
     habits: Habits,
     expected: Expected,
     contents: Contents,
@@ -117,7 +121,7 @@ impl Player {
     /// # Errors
     /// If such a device is not available, or segments are adopted wrongly.
     pub(crate) fn new(backend: &AnyBackend, setup: &Setup, cast: Cast) -> Result<Player, Stopped> {
-        let Cast { policy, is_watched, has_reference, has_books, habits, is_wrong, contents } = cast;
+        let Cast { policy, choices, is_watched, has_reference, has_books, habits, is_wrong, contents } = cast;
         let mut caller = Caller::new(backend, setup, policy, is_watched).map_err(|unable: Unable| Stopped::Unable(unable))?;
         let mut beside = has_reference.then(|| Beside::new(&caller));
         let expected = Expected { faults: false, wrong_answers: is_wrong };
@@ -134,7 +138,7 @@ impl Player {
         }
         let races = contents == Contents::Unchecked;
         let books = has_books.then(|| Books::new(backend.facts(), expected, races));
-        Ok(Player { caller, beside, books, habits, expected, contents, calls: Vec::new() })
+        Ok(Player { caller, beside, books, choices, habits, expected, contents, calls: Vec::new() })
     }
 
     /// Makes driver calls fail according to a plan that counts calls from now on.
@@ -392,6 +396,7 @@ impl Player {
             books.before(caller, step);
         }
         let seen = caller.perform(step)?;
+        self.choices.check()?;
         if let Some(beside) = beside {
             beside.follow(caller, step, &seen)?;
         }

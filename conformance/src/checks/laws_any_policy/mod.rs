@@ -16,6 +16,7 @@ use parkade::units::PoolClass;
 use parkade_policies::{BESIDE, CATALOGUE, Named};
 
 use super::campaign::{self, Program, Subject, drawn_programs};
+use super::policy_choices;
 
 use crate::backend::{AnyBackend, EventTiming};
 use crate::law::Law;
@@ -40,7 +41,7 @@ const WRONG_FAULT_SEEDS: u64 = 24;
 const REAL_STRIDE: usize = 5;
 
 /// The laws that hold under every policy.
-pub const LAWS: [(Law, &str); 17] = [
+pub const LAWS: [(Law, &str); 18] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
     (
@@ -56,6 +57,7 @@ pub const LAWS: [(Law, &str); 17] = [
     (Law::Coalescing, "adjacent free blocks of the same stream are always coalesced"),
     (Law::NoEarlyReuse, "no memory is reused or unmapped before the work that uses it is done, even when blocks change streams"),
     (Law::Placement, "a request gets the block or segment that the policy chose, split as the policy specified"),
+    (Law::Choices, "a policy of the catalogue chooses what its documented rules say"),
     (
         Law::NoFalseOutOfMemory,
         "a refused request is still refused after all work is done and all cached memory has been \
@@ -86,7 +88,7 @@ pub enum Share {
 }
 
 impl Share {
-    fn of(self, effort: &Effort) -> Effort {
+    pub(super) fn of(self, effort: &Effort) -> Effort {
         match self {
             Share::Whole => *effort,
             Share::Part => Effort { cases: effort.cases.div_ceil(SHARE), ..*effort },
@@ -105,10 +107,17 @@ pub fn entries(backend: &AnyBackend, only: Option<&Named>, share: Share) -> Vec<
         let maps_pages = maps_pages(&named.make());
         let list = entries_of(backend, &subject, share).into_iter();
         entries.extend(list.map(|entry| if maps_pages { entry.requires(Requirement::ExpandableSegments) } else { entry }));
+        // PyTorch's own policy is judged by the reference allocator.
+        if backend.is_simulated() && named.make().as_pytorch().is_none() {
+            entries.push(policy_choices::entry(&subject, share));
+        }
     }
     if only.is_none() {
         entries.extend(entries_of(backend, &drawn(may_expand(backend)), share));
         entries.extend(wrong_answers(backend, share));
+        if backend.is_simulated() {
+            entries.extend(policy_choices::entries(share));
+        }
     }
     entries
 }

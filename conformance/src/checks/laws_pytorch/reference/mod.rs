@@ -24,6 +24,7 @@ use crate::program::player::{Cast, Habits, Player};
 use crate::program::search::{Stopped, program_line, run_cases, timings};
 use crate::program::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, Setup, Step, profiles, texts};
 use crate::program::watched::Tested;
+use crate::reference_policies::Choices;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 /// The maximum number of failing calls of a program.
@@ -272,6 +273,7 @@ fn begin_as(profile: &'static Profile, backend: &AnyBackend, setup: &Setup) -> R
     let policy = PyTorch::of(profile, settings.expect("the strings in the table are valid"));
     let cast = Cast {
         policy: Tested::PyTorch(Box::new(policy)),
+        choices: Choices::default(),
         is_watched: false,
         has_reference: true,
         has_books: false,

@@ -1,0 +1,151 @@
+//! Whether each policy of the catalogue chooses as its documented rules say: the policy and its
+//! [reference policy](crate::reference_policies) are asked the same questions in every program.
+//!
+//! The programs here add what other programs rarely reach: sizes on a grid, so that sums, thresholds and free blocks are exactly
+//! equal; devices that are full; parameters of policies; and plans.
+
+mod names;
+mod plans;
+mod programs;
+
+use parkade::PoolSlot;
+use parkade::policy::{Policy, PyTorch};
+use parkade::units::{Bytes, MIB, PoolClass};
+use parkade_policies::{CudaAsync, Fit, GrowingRegion, Reach, Rescue, settings_to_rescue};
+
+use super::campaign::Subject;
+use super::laws_any_policy::Share;
+use crate::backend::AnyBackend;
+use crate::law::{Broken, Law, ensure};
+use crate::program::search::{Draws, Stopped, run_cases};
+use crate::program::step::{Setup, Step, profiles, texts};
+use crate::reference_policies::{self as reference, names::pytorch};
+use crate::suite::{Effort, Entry, Group, Verdict};
+
+/// Each entry runs this many programs for every program that an entry of a policy otherwise gets, because they are cheap.
+const TIMES: u32 = 4;
+/// The maximum number of steps of a program.
+const LONGEST: usize = 120;
+/// The salt of the drawn programs.
+const SALT: u64 = 0xc401;
+
+/// Returns the entry of a policy in the catalogue.
+pub(super) fn entry(subject: &Subject, share: Share) -> Entry {
+    let says = "every choice of the policy is the one that its documented rules make";
+    let subject = subject.clone();
+    Entry::new(Group::Law, format!("policy/{}/choices", subject.name), says, move |backend, effort| {
+        check(&subject, backend, &share.of(effort))
+    })
+}
+
+/// Returns the entries about parameters, plans and names.
+pub(super) fn entries(share: Share) -> Vec<Entry> {
+    let says = "under parameters of every kind, every choice of the policy is the one that its documented rules make";
+    let with_parameters = [thresholds(), handles(), rescues()].into_iter().map(|subject| {
+        Entry::new(Group::Law, format!("policy/{}", subject.name), says, move |backend, effort| {
+            check_extreme_handles()?;
+            check(&subject, backend, &share.of(effort))
+        })
+    });
+    with_parameters.chain([plans::entry(share), names::entry(share)]).collect()
+}
+
+fn check(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
+    let effort = Effort { cases: effort.cases * TIMES, ..*effort };
+    run_cases(&effort, SALT, &programs::deciding(LONGEST), |(setup, steps)| play(subject, backend, setup, steps))
+}
+
+/// Plays a program that need not be careful, and drops the allocator.
+fn play(subject: &Subject, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<u64, Stopped> {
+    let mut player = subject.begin_as(backend, setup, false)?;
+    player.play(steps)?;
+    let script = player.script();
+    player.abandon().map_err(|broken| Stopped::Broken(broken.during("dropped"), script))?;
+    Ok(steps.len() as u64)
+}
+
+/// Returns cudaMallocAsync's pool with any release threshold.
+fn thresholds() -> Subject {
+    let threshold = |seed: u64| {
+        let mut draws = Draws::new(seed);
+        let whole = draws.below(12) * 16 * MIB;
+        [whole, whole.saturating_sub(1), whole + 1, draws.below(256 * MIB)][draws.below(4) as usize]
+    };
+    Subject::new("cuda-async/thresholds", move |seed| CudaAsync::new(Bytes(threshold(seed))))
+        .beside(move |setup| Some(Box::new(reference::CudaAsync::new(threshold(setup.policy_seed)))))
+}
+
+/// Returns every fit with handles of any size.
+fn handles() -> Subject {
+    let drawn = |seed: u64| {
+        let mut draws = Draws::new(seed);
+        let fit = [Fit::Best, Fit::First, Fit::Next, Fit::Worst][draws.below(4) as usize];
+        let sizes = [0, 1, 2 * MIB, 2 * MIB + 1, 4 * MIB, 6 * MIB - 1, 20 * MIB, 64 * MIB, 1 << 40];
+        (fit, sizes[draws.below(sizes.len() as u64) as usize])
+    };
+    let tested = move |seed| {
+        let (fit, page) = drawn(seed);
+        GrowingRegion::new(fit).with_page(Bytes(page))
+    };
+    Subject::new("best-fit-remap/handles", tested).beside(move |setup| {
+        let (fit, page) = drawn(setup.policy_seed);
+        Some(Box::new(reference::GrowingRegion::new(fit, page)))
+    })
+}
+
+/// Checks handles that no device has.
+fn check_extreme_handles() -> Result<(), Broken> {
+    let pool = PoolSlot::default_pool(PoolClass::Large);
+    for bytes in [u64::MAX, u64::MAX - 2 * MIB + 1, u64::MAX - 2 * MIB, u64::MAX / 2 + 2] {
+        let tested = GrowingRegion::new(Fit::Best).with_page(Bytes(bytes)).page(pool);
+        let reference = reference::GrowingRegion::new(Fit::Best, bytes).page(pool);
+        ensure(Law::Choices, tested == reference, || {
+            format!("handles of {bytes} bytes become {tested} instead of {reference} bytes")
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the rescue under the rules of any release, with any settings, reach and maximum.
+fn rescues() -> Subject {
+    Subject::new("pytorch-rescue/rules", |seed| {
+        let drawn = DrawnRescue::new(seed);
+        let rules = pytorch(Some(drawn.release), drawn.text);
+        let settings = match settings_to_rescue(Policy::profile(&rules), drawn.text) {
+            Ok(Some(settings)) => settings,
+            // The settings disable expandable segments, so nothing is ever rescued.
+            _ => rules.settings.clone(),
+        };
+        Rescue::new(PyTorch::of(Policy::profile(&rules), settings), drawn.reach).at_most(drawn.most)
+    })
+    .beside(|setup| {
+        let drawn = DrawnRescue::new(setup.policy_seed);
+        let disables = drawn.text.contains("expandable_segments:False");
+        let prefix = if disables { "" } else { "expandable_segments:True," };
+        let rules = pytorch(Some(drawn.release), &format!("{prefix}{}", drawn.text));
+        Some(Box::new(reference::Rescue::new(rules, drawn.reach, drawn.most)))
+    })
+}
+
+/// The parameters of a rescue.
+struct DrawnRescue {
+    release: &'static str,
+    text: &'static str,
+    reach: Option<Reach>,
+    most: u64,
+}
+
+impl DrawnRescue {
+    fn new(seed: u64) -> DrawnRescue {
+        let mut draws = Draws::new(seed);
+        let mut any = |bound: usize| draws.below(bound as u64) as usize;
+        let profile = profiles().nth(any(profiles().count())).expect("the number is below the count");
+        let known = texts(profile);
+        DrawnRescue {
+            release: profile.name,
+            text: if any(2) == 0 { "" } else { known[any(known.len())] },
+            reach: [None, Some(Reach::Free), Some(Reach::Breaks), Some(Reach::Breaks)][any(4)],
+            most: [0, 1, 2, 2, 3, u64::MAX][any(6)],
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The names of policies: each name and each parameter gives the rules that `docs/policies.md` states, has one form, and is
+//! refused if it is wrong.
+
+use parkade_policies::{BESIDE, CATALOGUE, PARAMETERS, Unknown, base, items, named, needs_serial_work, pools_are_allocators};
+use proptest::prelude::*;
+
+use super::{SALT, TIMES, play, programs};
+use crate::backend::AnyBackend;
+use crate::checks::campaign::Subject;
+use crate::checks::laws_any_policy::Share;
+use crate::law::{Broken, Law, ensure};
+use crate::program::search::{Stopped, run_cases};
+use crate::reference_policies::names::reference;
+use crate::suite::{Effort, Entry, Group, Verdict};
+
+pub(super) fn entry(share: Share) -> Entry {
+    let says =
+        "every name of a policy stands for the documented rules, in whatever form it is written, and wrong names are refused";
+    Entry::new(Group::Law, "policy/names", says, move |backend, effort| {
+        check_listed()?;
+        check_refused()?;
+        check_drawn(backend, &share.of(effort))
+    })
+}
+
+fn holds(holds: bool, says: impl FnOnce() -> String) -> Result<(), Broken> {
+    ensure(Law::Choices, holds, says)
+}
+
+/// A parameter as it is written, and as it is in the policy's name; empty if the name omits it.
+type Written = (&'static str, &'static str);
+
+/// The parameters of each policy: for each key, the values.
+const NAMES: [(&str, &[(&str, &[Written])]); 9] = [
+    (
+        "pytorch",
+        &[
+            (
+                "release",
+                &[("2.11", ""), ("2.11.0+cu130", ""), ("2.15.0", "2.15"), ("2.15", "2.15"), ("2.1.2", "2.1"), ("2.6", "2.6")],
+            ),
+            (
+                "settings",
+                &[
+                    ("[]", ""),
+                    ("[expandable_segments:False]", ""),
+                    ("[max_split_size_mb:21]", "[max_split_size_mb:21]"),
+                    ("max_split_size_mb:32", "[max_split_size_mb:32]"),
+                    ("[ roundup_power2_divisions:[256:1,512:2,>:4] ]", "[roundup_power2_divisions:[256:1,512:2,>:4]]"),
+                    ("[garbage_collection_threshold:0.6]", "[garbage_collection_threshold:0.6]"),
+                ],
+            ),
+        ],
+    ),
+    (
+        "pytorch-rescue",
+        &[
+            ("release", &[("2.11.0", ""), ("2.15", "2.15"), ("2.5", "2.5")]),
+            ("settings", &[("[expandable_segments:True]", ""), ("[]", ""), ("[max_split_size_mb:24]", "[max_split_size_mb:24]")]),
+            ("reach", &[("breaks", ""), ("free", "free")]),
+        ],
+    ),
+    (
+        "best-fit-remap",
+        &[
+            ("fit", &[("best", ""), ("first", "first"), ("next", "next"), ("worst", "worst")]),
+            (
+                "handle",
+                &[
+                    ("2MiB", ""),
+                    ("4MiB", "4MiB"),
+                    ("8MiB", "8MiB"),
+                    ("16MiB", "16MiB"),
+                    ("20MiB", "20MiB"),
+                    ("32MiB", "32MiB"),
+                    ("64MiB", "64MiB"),
+                    ("128MiB", "128MiB"),
+                    ("256MiB", "256MiB"),
+                    ("512MiB", "512MiB"),
+                    ("1GiB", "1GiB"),
+                ],
+            ),
+        ],
+    ),
+    ("bfc", &[("kind", &[("growth", ""), ("one-region", "one-region"), ("xla", "xla"), ("xla-growth", "xla-growth")])]),
+    ("rmm-pool", &[]),
+    ("cuda-async", &[]),
+    ("gmlake-like", &[]),
+    ("stalloc", &[]),
+    ("compaction", &[]),
+];
+
+/// Former names and their replacements.
+const RENAMED: [(&str, &str); 15] = [
+    ("first-fit", "best-fit-remap:fit=first"),
+    ("next-fit", "best-fit-remap:fit=next"),
+    ("best-fit", "best-fit-remap"),
+    ("worst-fit", "best-fit-remap:fit=worst"),
+    ("first-fit-remap", "best-fit-remap:fit=first"),
+    ("next-fit-remap", "best-fit-remap:fit=next"),
+    ("worst-fit-remap", "best-fit-remap:fit=worst"),
+    ("bfc-one-region", "bfc:kind=one-region"),
+    ("bfc-prealloc", "bfc:kind=xla"),
+    ("bfc-xla", "bfc:kind=xla"),
+    ("bfc-xla-growth", "bfc:kind=xla-growth"),
+    ("breaking-handles", "compaction"),
+    ("gmlake", "gmlake-like"),
+    ("pytorch-2.15", "pytorch:release=2.15"),
+    ("pytorch-2.15-expandable", "pytorch:release=2.15;settings=[expandable_segments:True]"),
+];
+const REMOVED: [(&str, &str); 7] = [
+    ("buddy", "best-fit-remap"),
+    ("floating-handles", "pytorch-rescue:reach=free"),
+    ("pytorch-expandable-reuse", "pytorch-expandable"),
+    ("rmm-arena", "rmm-pool"),
+    ("slab", "best-fit-remap"),
+    ("tlsf", "bfc:kind=one-region"),
+    ("tlsf-remap", "best-fit-remap"),
+];
+/// Wrong parameters, and what the error must mention.
+const WRONG: [(&str, &str); 17] = [
+    ("rmm-pool:handle=4MiB", "has no parameters"),
+    ("compaction:reach=free", "has no parameters"),
+    ("bfc:handle=4MiB", "it has kind"),
+    ("bfc:kind=xla;kind=xla", "given twice"),
+    ("bfc:kind", "has no value"),
+    ("bfc:kind=", "has no value"),
+    ("bfc:kind=XLA", "growth, one-region, xla, xla-growth"),
+    ("best-fit-remap:handle=3MiB", "2MiB, 4MiB, 8MiB"),
+    ("best-fit-remap:fit=good", "best, first, next, worst"),
+    ("pytorch:settings=[max_split_size_mb:20", "brackets"),
+    ("pytorch:settings=a]", "brackets"),
+    ("pytorch:settings=[backend:cudaMallocAsync]", "cuda-async"),
+    ("pytorch:settings=[per_process_memory_fraction:0.5]", "limit"),
+    ("pytorch:release=1.13", "releases"),
+    ("pytorch:reach=free", "it has release, settings"),
+    ("pytorch-rescue:settings=[expandable_segments:False]", "expandable"),
+    ("max_split_size_mb:20", "brackets"),
+];
+
+/// Checks the lists of policies and what is known about each of them.
+fn check_listed() -> Result<(), Broken> {
+    let all: Vec<&str> = CATALOGUE.iter().map(|named| &*named.name).collect();
+    let beside: Vec<&str> = BESIDE.iter().map(|named| &*named.name).collect();
+    holds(all.len() == 16 && beside == ["pytorch-rescue", "pytorch-rescue:reach=free", "compaction"], || {
+        format!("the catalogue has {all:?}, and beside it {beside:?}")
+    })?;
+    for listed in CATALOGUE.iter().chain(BESIDE) {
+        let name = &*listed.name;
+        let found = named(name).map(|found| (found.name, found.keeps_memory));
+        holds(found == Ok((listed.name.clone(), listed.keeps_memory)), || format!("{name:?} leads to {found:?}"))?;
+        check_facts(name, listed.keeps_memory)?;
+        holds(reference(name).is_some(), || format!("{name:?} has no reference policy"))?;
+    }
+    for parameter in PARAMETERS {
+        let keys = NAMES.iter().find(|(name, _)| *name == parameter.policy).map(|(_, keys)| *keys).unwrap_or_default();
+        let values = keys.iter().find(|(key, _)| *key == parameter.key).map(|(_, values)| *values).unwrap_or_default();
+        let usual = values.iter().find(|(written, short)| short.is_empty() && *written == parameter.usual);
+        let is_usual = usual.is_some() || parameter.key == "settings" || parameter.usual == "2.11";
+        holds(!values.is_empty() && is_usual, || format!("{parameter:?} is not documented"))?;
+        let listed: Vec<&str> = values.iter().map(|(written, _)| *written).collect();
+        holds(parameter.values.is_empty() || parameter.values == listed, || {
+            format!("{parameter:?}, but documented: {listed:?}")
+        })?;
+    }
+    let [first, second] =
+        ["pytorch:settings=[max_split_size_mb:20,expandable_segments:True]", "pytorch:settings=[a:[1:2,>:3],b:4]"];
+    let list = format!(" bfc,, {first} ,{second},rmm-pool,");
+    let cut: Vec<&str> = items(&list).collect();
+    holds(cut == ["bfc", first, second, "rmm-pool"], || format!("{list:?}: {cut:?}"))
+}
+
+/// Checks what is known about a policy by its name.
+fn check_facts(name: &str, keeps_memory: bool) -> Result<(), Broken> {
+    let stem = name.split(':').next().unwrap_or_default();
+    let moves_only_free = name.ends_with("reach=free");
+    let is_serial = stem == "compaction" || stem == "pytorch-rescue" && !moves_only_free;
+    let facts = (base(name), needs_serial_work(name), pools_are_allocators(name), keeps_memory);
+    let keeps = stem == "rmm-pool" || stem == "bfc" && name != "bfc";
+    let expected = (stem, is_serial, ["bfc", "rmm-pool"].contains(&stem), keeps);
+    holds(facts == expected, || {
+        format!("{name:?}: base, serial work, pools as allocators and keeping memory are {facts:?} instead of {expected:?}")
+    })
+}
+
+fn check_refused() -> Result<(), Broken> {
+    for (before, now) in RENAMED {
+        for (name, now) in [(before.to_string(), now.to_string()), (format!("{before}:nonsense=1"), now.to_string())] {
+            let found = named(&name).map(|found| found.name);
+            holds(found == Err(Unknown::Renamed(now)), || format!("{name:?} leads to {found:?}"))?;
+        }
+    }
+    let with_handle = named("first-fit:handle=4MiB").map(|found| found.name);
+    let now = Err(Unknown::Renamed("best-fit-remap:fit=first;handle=4MiB".to_owned()));
+    holds(with_handle == now, || format!("first-fit:handle=4MiB leads to {with_handle:?}"))?;
+    for (before, instead) in REMOVED {
+        for name in [before.to_owned(), format!("{before}:handle=4MiB")] {
+            let found = named(&name).map(|found| found.name);
+            holds(found == Err(Unknown::Removed(instead)), || format!("{name:?} leads to {found:?}"))?;
+        }
+    }
+    for (name, mention) in WRONG {
+        let found = named(name).map(|found| found.name);
+        let is_right = matches!(&found, Err(error @ Unknown::Parameter(_)) if error.to_string().contains(mention));
+        holds(is_right, || format!("{name:?} leads to {found:?}, which does not mention {mention:?}"))?;
+    }
+    for name in ["", "nothing", "nothing:handle=4MiB", "BFC", "bfc-"] {
+        let found = named(name).map(|found| found.name);
+        holds(found == Err(Unknown::Name), || format!("{name:?} leads to {found:?}"))?;
+    }
+    Ok(())
+}
+
+/// A name as it is written, and as the catalogue writes it.
+type Name = (String, String);
+
+/// Returns names with any parameters, in any order.
+fn any_name() -> impl Strategy<Value = Name> {
+    let picks = prop::collection::vec((any::<prop::sample::Index>(), prop::bool::weighted(0.7)), 3);
+    // The more values its parameters have, the more often a policy is drawn.
+    let policies =
+        NAMES.iter().flat_map(|&named| vec![named; named.1.iter().map(|(_, values)| values.len()).sum::<usize>().max(1)]);
+    (prop::sample::select(policies.collect::<Vec<_>>()), picks, any::<bool>(), any::<bool>()).prop_map(
+        |((base, keys), picks, turned, spaced)| {
+            let chosen = keys.iter().zip(picks).filter(|(_, (_, is_given))| *is_given);
+            let chosen: Vec<(&str, Written)> =
+                chosen.map(|((key, values), (pick, _))| (*key, values[pick.index(values.len())])).collect();
+            let mut written: Vec<String> = chosen.iter().map(|(key, (value, _))| format!("{key}={value}")).collect();
+            if turned {
+                written.reverse();
+            }
+            let short: Vec<String> = chosen
+                .iter()
+                .filter(|(_, (_, value))| !value.is_empty())
+                .map(|(key, (_, value))| format!("{key}={value}"))
+                .collect();
+            let joint = if spaced { " ; " } else { ";" };
+            let text = if written.is_empty() { base.to_owned() } else { format!("{base}:{}", written.join(joint)) };
+            let name = if short.is_empty() { base.to_owned() } else { format!("{base}:{}", short.join(";")) };
+            (text, name)
+        },
+    )
+}
+
+/// Checks drawn names, and that each of them decides by the documented rules.
+fn check_drawn(backend: &AnyBackend, effort: &Effort) -> Verdict {
+    let case = (any_name(), programs::deciding(60)).prop_map(|(name, (setup, steps))| (setup, steps, name));
+    let effort = Effort { cases: effort.cases * TIMES, ..*effort };
+    run_cases(&effort, SALT + 2, &case, |(setup, steps, (text, name))| {
+        let broken = |broken: Broken| Stopped::Broken(broken, String::new());
+        let found = named(text).map_err(|error| broken(Broken::new(Law::Choices, format!("{text:?}: {error}"))))?;
+        holds(found.name == *name, || format!("{text:?} leads to {:?} instead of {name:?}", found.name)).map_err(broken)?;
+        check_facts(name, found.keeps_memory).map_err(broken)?;
+        play(&Subject::of(&found), backend, setup, steps)
+    })
+}

@@ -1,0 +1,170 @@
+//! Programs whose sizes are on a grid: whole multiples of a unit, and a few bytes more or less. The device has a few dozen
+//! units, so that it is often full, and free blocks, limits and thresholds often fit exactly.
+
+use parkade::units::MIB;
+use proptest::prelude::*;
+
+use crate::backend::{EventTiming, Places, STREAMS};
+use crate::program::step::{CALLBACKS, Order, POOLS, Setup, Step};
+
+/// Units of the grid. Most are as large as a page or larger, so that a request takes handles.
+const UNITS: [u64; 9] = [512, 64 << 10, MIB, 2 * MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
+/// Sizes at which a policy's rule changes.
+const THRESHOLDS: [u64; 12] =
+    [512, MIB, 2 * MIB, 8 * MIB, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, 384 * MIB, 512 * MIB];
+/// Bytes added to a size of the grid.
+const OFFSETS: [i64; 10] = [0, 0, 0, 0, 0, 0, -256, 1, -1, 256];
+/// The least memory of a device.
+const LEAST: u64 = 24 * MIB;
+/// The most memory of a device with handles or segments in use: more would only be slow.
+const MOST: u64 = 4 << 30;
+
+/// A number of bytes before the unit is known.
+#[derive(Clone, Copy, Debug)]
+enum Amount {
+    /// This many units, and a few bytes.
+    Units(u64, i64),
+    /// A threshold, and a few bytes.
+    Fixed(u64, i64),
+}
+
+impl Amount {
+    fn bytes(self, unit: u64) -> u64 {
+        let (bytes, offset) = match self {
+            Amount::Units(units, offset) => (units * unit, offset),
+            Amount::Fixed(bytes, offset) => (bytes, offset),
+        };
+        bytes.saturating_add_signed(offset).max(1)
+    }
+}
+
+/// A step before the unit and the number of streams are known.
+#[derive(Clone, Copy, Debug)]
+enum Sketch {
+    Allocate(Amount, usize),
+    Limit(Amount),
+    OthersHold(Amount),
+    Step(Step),
+}
+
+impl Sketch {
+    fn step(self, unit: u64, streams: usize) -> Step {
+        match self {
+            Sketch::Allocate(amount, stream) => Step::Allocate(amount.bytes(unit), stream % streams),
+            Sketch::Limit(amount) => Step::Limit(Some(amount.bytes(unit))),
+            Sketch::OthersHold(amount) => Step::OthersHold(amount.bytes(unit)),
+            Sketch::Step(step) => step,
+        }
+    }
+}
+
+fn offset() -> impl Strategy<Value = i64> {
+    prop::sample::select(OFFSETS.to_vec())
+}
+
+fn amount(units: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Amount> {
+    prop_oneof![
+        5 => (units, offset()).prop_map(|(units, offset)| Amount::Units(units, offset)),
+        1 => (prop::sample::select(THRESHOLDS.to_vec()), offset()).prop_map(|(bytes, offset)| Amount::Fixed(bytes, offset)),
+    ]
+}
+
+fn sketch() -> impl Strategy<Value = Sketch> {
+    let which = || any::<u8>().prop_map(usize::from);
+    let stream = || prop_oneof![2 => Just(0_usize), 1 => 0..STREAMS.len()];
+    let size = || prop_oneof![4 => amount(1..=6), 1 => amount(1..=24)];
+    prop_oneof![
+        40 => (size(), stream()).prop_map(|(amount, stream)| Sketch::Allocate(amount, stream)),
+        30 => which().prop_map(|which| Sketch::Step(Step::Free(which))),
+        4 => which().prop_map(|which| Sketch::Step(Step::Replace(which))),
+        3 => (which(), stream()).prop_map(|(which, stream)| Sketch::Step(Step::Record(which, stream))),
+        3 => (stream(), 1..10_000_u64).prop_map(|(stream, time)| Sketch::Step(Step::Launch(stream, time))),
+        1 => stream().prop_map(|stream| Sketch::Step(Step::Complete(stream))),
+        1 => Just(Sketch::Step(Step::CompleteAll)),
+        1 => Just(Sketch::Step(Step::ProcessEvents)),
+        1 => Just(Sketch::Step(Step::ReleaseCached)),
+        2 => amount(1..=40).prop_map(Sketch::Limit),
+        1 => Just(Sketch::Step(Step::Limit(None))),
+        2 => amount(1..=40).prop_map(Sketch::OthersHold),
+        2 => Just(Sketch::Step(Step::OthersHold(0))),
+        3 => (which(), 0..CALLBACKS).prop_map(|(which, callback)| Sketch::Step(Step::Stock(which, callback))),
+    ]
+}
+
+/// What a callback does in the middle of a request: it ends a routing, for example, so that the rest of the request may wait.
+fn order() -> impl Strategy<Value = Order> {
+    let pool = || prop_oneof![2 => Just(0), 1 => 0..POOLS.len()];
+    prop_oneof![
+        6 => pool().prop_map(Order::End),
+        2 => pool().prop_map(Order::Release),
+        1 => pool().prop_map(Order::Create),
+        1 => Just(Order::ReleaseCached),
+        1 => pool().prop_map(Order::ReleaseCachedPool),
+    ]
+}
+
+fn pool_sketch() -> impl Strategy<Value = Sketch> {
+    let pool = || prop_oneof![2 => Just(0), 1 => 0..POOLS.len()];
+    let step = prop_oneof![
+        2 => pool().prop_map(Step::CreatePool),
+        6 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Step::BeginPool(pool, stream)),
+        7 => pool().prop_map(Step::EndPool),
+        3 => pool().prop_map(Step::ReleasePool),
+        1 => (pool(), prop::bool::weighted(0.8)).prop_map(|(pool, serves)| Step::UseOnOom(pool, serves)),
+        1 => pool().prop_map(Step::ReleaseCachedPool),
+        2 => prop::bool::weighted(0.3).prop_map(Step::Capturing),
+        1 => pool().prop_map(Step::Save),
+        1 => any::<u8>().prop_map(|which| Step::Restore(usize::from(which))),
+        4 => (0..CALLBACKS, order(), any::<bool>()).prop_map(|(callback, order, says)| Step::Command(callback, order, says)),
+    ];
+    step.prop_map(Sketch::Step)
+}
+
+/// Returns any event timing.
+pub(super) fn timing() -> impl Strategy<Value = EventTiming> {
+    prop_oneof![
+        Just(EventTiming::Clock),
+        Just(EventTiming::Eager),
+        Just(EventTiming::Lazy),
+        any::<u64>().prop_map(EventTiming::Seeded),
+    ]
+}
+
+/// Returns a setup with a unit of the grid and the number of streams.
+fn setup() -> impl Strategy<Value = (Setup, u64, usize)> {
+    let units = prop::sample::select(UNITS.to_vec());
+    let capacity = prop::sample::select(vec![9, 12, 16, 24, 33, 48]);
+    let more = prop::sample::select(vec![0, 0, 0, MIB, 3]);
+    let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
+    let flags = (any::<bool>(), prop::bool::weighted(0.3));
+    (units, capacity, more, timing(), places, flags, any::<u64>(), 1..=STREAMS.len()).prop_map(
+        |(unit, units, more, timing, places, (free_waits, has_callbacks), policy_seed, streams)| {
+            let capacity = (unit * units).clamp(LEAST, MOST) + more;
+            let plain = Setup { is_finished: false, ..Setup::PLAIN };
+            let setup = Setup { capacity, timing, places, free_waits, has_callbacks, policy_seed, ..plain };
+            (setup, unit, streams)
+        },
+    )
+}
+
+/// Returns programs with hundreds of sizes, most of which recur.
+fn many_sizes() -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    (setup(), prop::collection::vec((1..6_000_u64, any::<prop::sample::Index>()), 200..400)).prop_map(|((setup, ..), sizes)| {
+        let again = sizes.iter().map(|(_, index)| sizes[index.index(sizes.len())].0);
+        let all = sizes.iter().map(|&(size, _)| size).chain(again);
+        (setup, all.flat_map(|size| [Step::Allocate(size * 512, 0), Step::Free(0)]).collect())
+    })
+}
+
+/// Returns programs of which most have at most this many steps. Half of them have private pools.
+pub(super) fn deciding(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    prop_oneof![60 => on_a_grid(longest), 1 => many_sizes()]
+}
+
+fn on_a_grid(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let with_pools = prop_oneof![6 => sketch(), 1 => pool_sketch()];
+    let steps = prop_oneof![prop::collection::vec(sketch(), 1..longest), prop::collection::vec(with_pools, 1..longest)];
+    (setup(), steps).prop_map(|((setup, unit, streams), sketches)| {
+        (setup, sketches.into_iter().map(|sketch| sketch.step(unit, streams)).collect())
+    })
+}

@@ -1,0 +1,78 @@
+//! The names of policies: which rules each name stands for, from the tables of `docs/policies.md`.
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade_policies::{BfcKind, Fit, Reach};
+
+use super::{CudaAsync, GrowingRegion, Rescue, Stalloc, bfc, compaction, gmlake, plan, rmm_pool};
+
+/// Returns the reference policy with this name, which must be written in the form that the catalogue uses.
+pub(crate) fn reference(name: &str) -> Option<Box<dyn Policy>> {
+    let (base, text) = name.split_once(':').unwrap_or((name, ""));
+    let value = |key: &str| parameter(text, key);
+    Some(match base {
+        "pytorch" => Box::new(pytorch(value("release"), value("settings").unwrap_or(""))),
+        "pytorch-expandable" => Box::new(pytorch(None, "expandable_segments:True")),
+        "pytorch-rescue" => {
+            let settings = format!("expandable_segments:True,{}", value("settings").unwrap_or(""));
+            let reach = if value("reach") == Some("free") { Reach::Free } else { Reach::Breaks };
+            Box::new(Rescue::new(pytorch(value("release"), &settings), Some(reach), u64::MAX))
+        }
+        "best-fit-remap" => {
+            let fit = match value("fit") {
+                Some("first") => Fit::First,
+                Some("next") => Fit::Next,
+                Some("worst") => Fit::Worst,
+                _ => Fit::Best,
+            };
+            Box::new(GrowingRegion::new(fit, value("handle").map_or(2 << 20, size)))
+        }
+        "bfc" => Box::new(bfc::Bfc::new(match value("kind") {
+            Some("one-region") => BfcKind::OneRegion,
+            Some("xla") => BfcKind::Xla,
+            Some("xla-growth") => BfcKind::XlaGrowth,
+            _ => BfcKind::Growth,
+        })),
+        "rmm-pool" => Box::new(rmm_pool::RmmPool::new()),
+        "cuda-async" => Box::new(CudaAsync::new(u64::MAX)),
+        "gmlake-like" => Box::new(gmlake::GmLake::default()),
+        "stalloc" => Box::new(Stalloc::new(plan::Plan::default())),
+        "compaction" => Box::new(compaction::Compaction::new()),
+        _ => return None,
+    })
+}
+
+/// Returns PyTorch's rules in a release, 2.11 if none is given.
+pub(crate) fn pytorch(release: Option<&str>, settings: &str) -> PyTorch {
+    let profile = Profile::of(release.unwrap_or("2.11")).expect("the name has a known release");
+    let settings = Settings::from_environment_as(&profile.dialect, settings);
+    PyTorch::of(profile, settings.expect("the name has valid settings"))
+}
+
+/// Returns the value of a parameter, without the brackets around it.
+fn parameter<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let start = text.match_indices(key).map(|(place, _)| place).find(|&place| {
+        let depth = text[..place].matches('[').count() - text[..place].matches(']').count();
+        depth == 0 && (place == 0 || text[..place].ends_with(';')) && text[place + key.len()..].starts_with('=')
+    })?;
+    let value = &text[start + key.len() + 1..];
+    match value.strip_prefix('[') {
+        Some(inside) => {
+            let mut depth = 1;
+            let end = inside.find(|letter| {
+                depth += i32::from(letter == '[') - i32::from(letter == ']');
+                depth == 0
+            });
+            end.map(|end| &inside[..end])
+        }
+        None => value.split(';').next(),
+    }
+}
+
+/// Returns the bytes of a size such as `20MiB`.
+fn size(text: &str) -> u64 {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let number: u64 = digits.parse().expect("the name has a valid size");
+    number << if text.ends_with("GiB") { 30 } else { 20 }
+}
