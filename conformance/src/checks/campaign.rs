@@ -182,6 +182,26 @@ impl Subject {
     }
 }
 
+/// In a run of the entire suite, each law gets this many random sequences for every sequence that a policy gets.
+const SHARE: u32 = 10;
+/// The share of the effort that is spent on policies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Share {
+    /// All of the effort, because the policies are under test.
+    Whole,
+    /// Part of the effort, in a run of the entire suite.
+    Part,
+}
+
+impl Share {
+    pub(super) fn of(self, effort: &Effort) -> Effort {
+        match self {
+            Share::Whole => *effort,
+            Share::Part => Effort { cases: effort.cases.div_ceil(SHARE), ..*effort },
+        }
+    }
+}
+
 /// The maximum number of steps of a program.
 const LONGEST: usize = 100;
 

@@ -45,7 +45,7 @@ impl Paired {
     pub(crate) fn new(tested: Box<dyn Policy>, reference: Box<dyn Policy>) -> (Paired, Choices) {
         let choices = Choices::default();
         let paired = Paired { tested, reference, choices: choices.clone(), requests: Cell::new(0) };
-        paired.compare("name", || String::new(), paired.tested.name(), paired.reference.name());
+        paired.compare("name", String::new, paired.tested.name(), paired.reference.name());
         (paired, choices)
     }
 

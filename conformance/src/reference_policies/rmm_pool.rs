@@ -84,7 +84,7 @@ impl RmmPool {
         Some(Relief::Provide { bytes: Bytes(bytes), stream: StreamId::DEFAULT })
     }
 
-    fn from_another_list(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
+    fn take_from_another_list(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         for &stream in heap.streams_seen() {
             if stream == request.stream {
                 continue;
@@ -149,7 +149,7 @@ impl RmmPool {
                 if merges {
                     self.turns.first([Turn::Merge(0)]);
                 }
-                self.from_another_list(heap, request)
+                self.take_from_another_list(heap, request)
             }
             Turn::Merge(from) => self.merge(heap, request, from),
             Turn::Expand { after_reclaiming } => match RmmPool::size_to_grow(heap, request) {

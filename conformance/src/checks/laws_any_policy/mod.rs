@@ -26,10 +26,9 @@ use crate::suite;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Row, Silent, Status, Trouble};
 use drawn::{Drawn, Wrong};
 
+pub use super::campaign::Share;
 pub use crate::program::player::Habits;
 
-/// In a run of the entire suite, each law gets this many random sequences for every sequence that a policy gets.
-const SHARE: u32 = 10;
 /// The factor by which the policy with random answers gets more programs than the others, because it must reach
 /// unlikely combinations.
 const WRONG_SHARE: u32 = 10;
@@ -77,24 +76,6 @@ pub const LAWS: [(Law, &str); 18] = [
     (Law::Faults, "a step fails only if the test makes a driver call fail"),
     (Law::Answers, "the policy returns only valid answers"),
 ];
-
-/// The share of the effort that is spent on policies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Share {
-    /// All of the effort, because the policies are under test.
-    Whole,
-    /// Part of the effort, in a run of the entire suite.
-    Part,
-}
-
-impl Share {
-    pub(super) fn of(self, effort: &Effort) -> Effort {
-        match self {
-            Share::Whole => *effort,
-            Share::Part => Effort { cases: effort.cases.div_ceil(SHARE), ..*effort },
-        }
-    }
-}
 
 /// Returns the entries of one policy, or of all policies if `only` is `None`.
 #[must_use]

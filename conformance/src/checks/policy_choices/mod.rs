@@ -13,22 +13,16 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade_policies::{CudaAsync, Fit, GrowingRegion, Reach, Rescue, settings_to_rescue};
 
-use super::campaign::Subject;
-use super::laws_any_policy::Share;
+use super::campaign::{Share, Subject};
 use crate::backend::AnyBackend;
 use crate::law::{Broken, Law, ensure};
-use crate::program::search::{Draws, Stopped, run_cases};
-use crate::program::step::{Setup, Step, profiles, texts};
+use crate::program::search::{Draws, run_cases};
+use crate::program::step::{profiles, texts};
 use crate::reference_policies::{self as reference, names::pytorch};
 use crate::suite::{Effort, Entry, Group, Verdict};
 
-/// Each entry runs this many programs for every program that an entry of a policy otherwise gets, because they are cheap.
-const TIMES: u32 = 4;
 /// The maximum number of steps of a program.
 const LONGEST: usize = 120;
-/// The salt of the drawn programs.
-const SALT: u64 = 0xc401;
-
 /// Returns the entry of a policy in the catalogue.
 pub(super) fn entry(subject: &Subject, share: Share) -> Entry {
     let says = "every choice of the policy is the one that its documented rules make";
@@ -51,17 +45,10 @@ pub(super) fn entries(share: Share) -> Vec<Entry> {
 }
 
 fn check(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
-    let effort = Effort { cases: effort.cases * TIMES, ..*effort };
-    run_cases(&effort, SALT, &programs::deciding(LONGEST), |(setup, steps)| play(subject, backend, setup, steps))
-}
-
-/// Plays a program that need not be careful, and drops the allocator.
-fn play(subject: &Subject, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<u64, Stopped> {
-    let mut player = subject.begin_as(backend, setup, false)?;
-    player.play(steps)?;
-    let script = player.script();
-    player.abandon().map_err(|broken| Stopped::Broken(broken.during("dropped"), script))?;
-    Ok(steps.len() as u64)
+    let effort = Effort { cases: effort.cases * programs::TIMES, ..*effort };
+    run_cases(&effort, programs::SALT, &programs::deciding(LONGEST), |(setup, steps)| {
+        programs::play(subject, backend, setup, steps)
+    })
 }
 
 /// Returns cudaMallocAsync's pool with any release threshold.

@@ -4,10 +4,9 @@
 use parkade_policies::{BESIDE, CATALOGUE, PARAMETERS, Unknown, base, items, named, needs_serial_work, pools_are_allocators};
 use proptest::prelude::*;
 
-use super::{SALT, TIMES, play, programs};
+use super::programs::{SALT, TIMES, deciding, play};
 use crate::backend::AnyBackend;
-use crate::checks::campaign::Subject;
-use crate::checks::laws_any_policy::Share;
+use crate::checks::campaign::{Share, Subject};
 use crate::law::{Broken, Law, ensure};
 use crate::program::search::{Stopped, run_cases};
 use crate::reference_policies::names::reference;
@@ -30,8 +29,11 @@ fn holds(holds: bool, says: impl FnOnce() -> String) -> Result<(), Broken> {
 /// A parameter as it is written, and as it is in the policy's name; empty if the name omits it.
 type Written = (&'static str, &'static str);
 
-/// The parameters of each policy: for each key, the values.
-const NAMES: [(&str, &[(&str, &[Written])]); 9] = [
+/// A key, and its values.
+type Values = (&'static str, &'static [Written]);
+
+/// The parameters of each policy.
+const NAMES: [(&str, &[Values]); 9] = [
     (
         "pytorch",
         &[
@@ -244,7 +246,7 @@ fn any_name() -> impl Strategy<Value = Name> {
 
 /// Checks drawn names, and that each of them decides by the documented rules.
 fn check_drawn(backend: &AnyBackend, effort: &Effort) -> Verdict {
-    let case = (any_name(), programs::deciding(60)).prop_map(|(name, (setup, steps))| (setup, steps, name));
+    let case = (any_name(), deciding(60)).prop_map(|(name, (setup, steps))| (setup, steps, name));
     let effort = Effort { cases: effort.cases * TIMES, ..*effort };
     run_cases(&effort, SALT + 2, &case, |(setup, steps, (text, name))| {
         let broken = |broken: Broken| Stopped::Broken(broken, String::new());

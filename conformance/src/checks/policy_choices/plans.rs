@@ -4,11 +4,9 @@ use parkade::units::{Bytes, MIB, StreamId};
 use parkade_policies::{FirstStep, Plan, Stalloc, Traced};
 use proptest::prelude::*;
 
-use super::play;
-use super::programs::timing;
+use super::programs::{play, timing};
 use crate::backend::{Places, STREAMS};
-use crate::checks::campaign::Subject;
-use crate::checks::laws_any_policy::Share;
+use crate::checks::campaign::{Share, Subject};
 use crate::law::{Law, ensure};
 use crate::program::search::{Draws, Stopped, run_cases};
 use crate::program::step::{Setup, Step};

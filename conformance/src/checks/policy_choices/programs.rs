@@ -4,8 +4,15 @@
 use parkade::units::MIB;
 use proptest::prelude::*;
 
-use crate::backend::{EventTiming, Places, STREAMS};
+use crate::backend::{AnyBackend, EventTiming, Places, STREAMS};
+use crate::checks::campaign::Subject;
+use crate::program::search::Stopped;
 use crate::program::step::{CALLBACKS, Order, POOLS, Setup, Step};
+
+/// Each entry runs this many programs for every program that an entry of a policy otherwise gets, because they are cheap.
+pub(super) const TIMES: u32 = 4;
+/// The salt of the drawn programs.
+pub(super) const SALT: u64 = 0xc401;
 
 /// Units of the grid. Most are as large as a page or larger, so that a request takes handles.
 const UNITS: [u64; 9] = [512, 64 << 10, MIB, 2 * MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
@@ -167,4 +174,13 @@ fn on_a_grid(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     (setup(), steps).prop_map(|((setup, unit, streams), sketches)| {
         (setup, sketches.into_iter().map(|sketch| sketch.step(unit, streams)).collect())
     })
+}
+
+/// Plays a program that need not be careful, and drops the allocator.
+pub(super) fn play(subject: &Subject, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<u64, Stopped> {
+    let mut player = subject.begin_as(backend, setup, false)?;
+    player.play(steps)?;
+    let script = player.script();
+    player.abandon().map_err(|broken| Stopped::Broken(broken.during("dropped"), script))?;
+    Ok(steps.len() as u64)
 }
