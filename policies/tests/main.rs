@@ -1,9 +1,8 @@
-//! Tests of the policies: their laws, their mechanisms, and comparisons with the answers of real allocators.
+//! Tests of the policies: their mechanisms, and comparisons with the answers of real allocators.
 
 mod compaction;
 mod every_nth_call;
 mod hostile;
-mod laws;
 mod lending;
 mod mechanisms;
 mod moving_handles;

@@ -1,7 +1,7 @@
-//! Statistics, counted a second time: what the trace says adds up to every current value, every sum and every peak.
+//! Computes statistics a second time, from the trace: each current value, sum and peak must equal the allocator's.
 //!
-//! Counts only what a trace tells exactly: allocations, active blocks, their bytes, and the bytes taken from the device. The
-//! sums in [`accounts`](super::accounts) hold for all statistics.
+//! This covers the statistics that follow exactly from a trace: allocations, active blocks, their bytes, and the bytes taken from
+//! the device. The checks in [`accounts`](super::accounts) cover all statistics, but not their exact peaks.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use parkade::trace::{TraceAction, TraceEntry};
 
 use crate::law::{Broken, Law, ensure};
 
-/// The statistics that are counted.
+/// The statistics that are computed.
 const COUNTED: [Family; 6] = [
     Family::Allocation,
     Family::Active,
@@ -21,18 +21,18 @@ const COUNTED: [Family; 6] = [
     Family::ReservedBytes,
 ];
 
-/// The statistics as the trace tells them.
+/// The statistics according to the trace.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Recount {
     counted: [Stat; COUNTED.len()],
     /// The size and the requested bytes of each active block, by address.
     active: BTreeMap<u64, (i64, i64)>,
-    /// Whether the trace does not tell everything, because a pool was restored.
+    /// Whether the current step restores a pool, which the trace does not fully show.
     is_blind: bool,
 }
 
 impl Recount {
-    /// Notes that the trace of this step does not tell everything.
+    /// Skips the current step: its trace does not show everything.
     pub(crate) fn skip(&mut self) {
         self.is_blind = true;
     }
@@ -57,7 +57,7 @@ impl Recount {
         stat.peak = stat.peak.max(stat.current);
     }
 
-    /// Counts an entry of a step that has ended with these segments.
+    /// Counts an entry of the current step. The segments are those at the end of the step.
     pub(crate) fn follow(&mut self, entry: &TraceEntry, segments: &[SegmentInfo]) {
         let (address, size) = (entry.address, entry.size as i64);
         match entry.action {
@@ -92,7 +92,7 @@ impl Recount {
     /// Checks the statistics after a step.
     ///
     /// # Errors
-    /// If one differs from what the trace tells.
+    /// If a statistic differs from the computed one.
     pub(crate) fn check(&mut self, stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Broken> {
         if std::mem::take(&mut self.is_blind) {
             let is_active = |state| matches!(state, BlockActivity::Allocated | BlockActivity::PendingFree);

@@ -1,4 +1,5 @@
-//! The rules of BFC, from openxla/xla's bfc_allocator.cc and the differences that `docs/policies.md` and the policy's page name.
+//! The rules of BFC, from openxla/xla's bfc_allocator.cc, with the differences that `docs/policies.md` and the first paragraphs of
+//! `policies/src/bfc.rs` list.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use super::lists::{Turns, is_default, left_behind, release, release_and_ask, tig
 
 const UNIT: u64 = 256;
 
-/// The rules of one kind.
+/// The rules of one kind of BFC.
 #[derive(Debug)]
 pub(super) struct Bfc {
     kind: BfcKind,
@@ -57,15 +58,16 @@ impl Bfc {
         if self.is_xla() && is_default(pool) { (u128::from(memory) * 3 / 4) as u64 } else { memory }
     }
 
-    /// Returns the bytes that the pool's allocator may still take. Three quarters are counted for the default pool only; all
-    /// other pools share the memory.
+    /// Returns the bytes that the pool's allocator may still take. XLA's three quarters limit only the default pool; all pools
+    /// together are limited by the memory.
     fn available(&self, heap: &Heap, pool: PoolSlot) -> u64 {
         let own = self.is_xla() && is_default(pool);
         let taken = if own { heap.reserved_in(pool) } else { heap.reserved() };
         self.memory_limit(heap, pool).saturating_sub(taken.get())
     }
 
-    /// Decides how large the next region is, and whether the one after it is to be larger: `curr_region_allocation_bytes_`.
+    /// Returns the size of the next region, and whether the size of the one after it was doubled
+    /// (`curr_region_allocation_bytes_`).
     fn extend(&mut self, heap: &Heap, request: &Request) -> Option<(u64, bool)> {
         let pool = request.pool;
         if !is_default(pool) && heap.reserved_in(pool).get() == 0 {
@@ -91,14 +93,14 @@ impl Bfc {
         Some((bytes, is_enough))
     }
 
-    /// Returns nine tenths of the bytes in whole units, in single precision as in the original, but always less than before.
+    /// Returns nine tenths of the bytes, rounded up to whole units but always less than before. Like the original, it computes
+    /// in single precision.
     fn nine_tenths(bytes: u64) -> u64 {
         let tenths = (bytes as f32 * 0.9) as u64;
         (tenths.div_ceil(UNIT) * UNIT).min(bytes.saturating_sub(UNIT))
     }
 
-    /// Returns what is released before the last attempt, in the order of addresses: all regions that are entirely free, if
-    /// the request then fits.
+    /// Returns all entirely free regions, by address, if the request fits after their release.
     fn free_regions(&self, heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         if self.is_xla() {
             return None;
@@ -141,7 +143,7 @@ impl Bfc {
                     self.turns.first([Turn::BackOff { refused: less, was_doubled, after_release }]);
                     return Some(release_and_ask(Vec::new(), Bytes(less)));
                 }
-                // Only a region that the device has provided makes the next one larger.
+                // The next region is larger only if the device has provided this one.
                 if let Some(next) = self.regions.get_mut(&request.pool).filter(|_| was_doubled) {
                     *next /= 2;
                 }

@@ -12,10 +12,10 @@ use super::handles::{
 };
 use super::lists::{Turns, tightest};
 
-/// The rules of compaction.
+/// The rules, and what they remember.
 #[derive(Debug)]
 pub(super) struct Compaction {
-    /// The last size in each of the 4,096 slots.
+    /// The newest size in each of the 4,096 slots.
     seen: BTreeMap<u64, u64>,
     /// The size of the current request, until it is served or its ladder begins, and whether it is the first of its size.
     current: Option<(u64, bool)>,
@@ -116,7 +116,7 @@ impl Compaction {
                 if !has_room && !is_private(request) {
                     return None;
                 }
-                // If there is room and the request comes back, the device has refused.
+                // If there is room but a further step follows, the device has refused.
                 self.was_refused = has_room;
                 Some(ask())
             }
@@ -138,7 +138,7 @@ impl Compaction {
             }
             Turn::ReleaseAndAsk(attempt) => Some(Relief::Release { blocks: heap.releasable(), attempt }),
             Turn::BreakEvery => {
-                // If even all handles are not enough, there is nothing to ask for.
+                // If all handles together are not enough, nothing can serve the request.
                 if breakable(heap, request, unreserved(heap)).is_none() {
                     self.turns.give_up();
                 }

@@ -1,4 +1,5 @@
-//! The rules of the model of cudaMallocAsync's pool, from NVIDIA's documentation and the order that the policy's page states.
+//! The rules of the model of cudaMallocAsync's pool, from NVIDIA's documentation and the first paragraphs of
+//! `policies/src/cuda_async.rs`.
 
 use std::cmp::Reverse;
 
@@ -20,7 +21,7 @@ pub(crate) struct CudaAsync {
 
 #[derive(Clone, Debug)]
 enum Turn {
-    /// This block, if the work on it happens to be done.
+    /// This block, if its stream's work happens to be done.
     Opportunity(BlockId),
     /// The tightest block of another stream, after a wait.
     Dependency,

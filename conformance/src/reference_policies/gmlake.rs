@@ -1,4 +1,5 @@
-//! The rules of the policy like GMLake, from glake's CUDACachingAllocator.cpp and the differences that the policy's page names.
+//! The rules of `gmlake-like`, from glake's CUDACachingAllocator.cpp, with the differences that the first paragraphs of
+//! `policies/src/gmlake.rs` list.
 
 use parkade::policy::{Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, MIB, PoolClass};
@@ -10,7 +11,7 @@ use super::lists::tightest;
 #[derive(Debug, Default)]
 pub(super) struct GmLake {
     segment: u64,
-    /// Whether the newest step has stitched blocks.
+    /// Whether the previous step stitched blocks.
     stitched: bool,
 }
 
@@ -100,7 +101,7 @@ impl Policy for GmLake {
         ]
     }
 
-    /// Each of the three rungs stitches once.
+    /// On each of its three rungs, the policy stitches at most once.
     fn relieve(&mut self, heap: &Heap, request: &Request, turn: u32) -> Relief {
         let may_stitch = turn == 0 || !self.stitched;
         self.stitched = false;
@@ -118,7 +119,7 @@ impl Policy for GmLake {
         }
     }
 
-    /// Only segments without any block in use are released.
+    /// Releases only segments in which no block is in use.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         let mut blocks = heap.releasable();
         blocks.retain(|&block| heap.is_idle(block));

@@ -1,4 +1,4 @@
-//! The rules of best, first, next and worst fit on a growing region, from Knuth's and Wilson's definitions and `docs/policies.md`.
+//! The rules of best, first, next and worst fit on a growing region, from `docs/policies.md` and the works that it cites.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use super::lists::sufficient;
 pub(crate) struct GrowingRegion {
     fit: Fit,
     page: u64,
-    /// Where the last search of next fit ended, if there has been one: the end of the block that it took.
+    /// The end of the block that next fit took last.
     ends: BTreeMap<(PoolSlot, StreamId), u64>,
 }
 
 impl GrowingRegion {
-    /// Creates the rules; handles are whole multiples of 2 MiB.
+    /// Creates the rules of one fit. The size of handles is rounded up to a multiple of 2 MiB.
     pub(crate) fn new(fit: Fit, page: u64) -> GrowingRegion {
         let whole = page.div_ceil(2 * MIB).max(1);
-        // The largest multiple that a u64 can hold.
+        // The result must fit into 64 bits.
         let whole = whole.min(u64::MAX / (2 * MIB));
         GrowingRegion { fit, page: whole * 2 * MIB, ends: BTreeMap::new() }
     }

@@ -1,5 +1,5 @@
-//! What our own policies know about handles: which are entirely free, which are partly free, and how many bytes each of them
-//! would yield for a request. From `docs/compaction.md` and `docs/rescue.md`.
+//! The rules that our own policies share: which handles move, which are broken, and how many bytes each of them yields for a
+//! request. From `docs/compaction.md` and `docs/rescue.md`.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -56,8 +56,8 @@ pub(super) fn from_another_stream(heap: &Heap, request: &Request) -> Option<Reli
     tightest_of_others(heap, request).first().map(|block| Relief::TransferPart { block: block.id })
 }
 
-/// Returns the step that moves as few entirely free handles as possible to where the request needs them. Handles that the
-/// request would use where they are do not count. If more than four would move, new handles replace them, unless the memory
+/// Returns the step that moves as few entirely free handles as possible to where the request needs them. Handles that are
+/// already where the segment grows do not count. If more than four would move, new handles replace them, unless the memory
 /// might not come back from the device.
 pub(super) fn gather(heap: &Heap, request: &Request, was_refused: bool) -> Option<Relief> {
     let place = place_to_grow(heap, request);
@@ -80,7 +80,7 @@ pub(super) fn gather(heap: &Heap, request: &Request, was_refused: bool) -> Optio
     Some(if handles.len() > 4 && !may_be_lost { Relief::Replace { handles } } else { Relief::Move { handles } })
 }
 
-/// Returns the pages of a handle that are in a range of addresses.
+/// Returns the number of the handle's pages that are in a range of addresses.
 fn pages_within(handle: HandleView, range: &Range<DeviceAddress>) -> u64 {
     let (begin, end) = (handle.address.get(), handle.address.get() + handle.size.get());
     let pages = (begin / PAGE..end.div_ceil(PAGE)).map(|number| (number * PAGE, (number + 1) * PAGE));

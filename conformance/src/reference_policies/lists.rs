@@ -1,4 +1,4 @@
-//! Lists of free blocks, as the rules of policies speak about them. Each list is the result of a scan over all free blocks.
+//! The lists of free blocks that the rules of several policies refer to. Each list results from a scan of all free blocks.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub(super) fn tightest(heap: &Heap, request: &Request) -> Option<BlockView> {
     sufficient(heap, request, request.stream).first().copied()
 }
 
-/// Returns the tightest free block of each other stream, the smallest of them first, and the lowest of equally large ones.
+/// Returns the tightest free block of each other stream, sorted by size, and by address if sizes are equal.
 pub(super) fn tightest_of_others(heap: &Heap, request: &Request) -> Vec<BlockView> {
     let others = heap.streams_seen().iter().filter(|&&stream| stream != request.stream);
     let mut blocks: Vec<BlockView> = others.filter_map(|&stream| sufficient(heap, request, stream).first().copied()).collect();
@@ -40,9 +40,8 @@ pub(super) fn is_default(pool: PoolSlot) -> bool {
     pool == PoolSlot::default_pool(PoolClass::Large)
 }
 
-/// Returns the blocks of private pools that have no uses and can be released, apart from the request's own pool. Under
-/// policies whose private pools are separate allocators, each step of a request first releases them, unless a graph is
-/// captured.
+/// Returns the free blocks that other private pools can release because they have no uses; none while a graph is captured.
+/// Policies whose private pools are separate allocators release them before every step of a request.
 pub(super) fn left_behind(heap: &Heap, request: &Request) -> Vec<BlockId> {
     if heap.is_deferring() {
         return Vec::new();
@@ -67,32 +66,32 @@ pub(super) fn release_and_ask(blocks: Vec<BlockId>, bytes: Bytes) -> Relief {
     Relief::Release { blocks, attempt: Attempt::AskFor(bytes) }
 }
 
-/// The rest of a ladder: the turns that are still to be taken for the current request, in order.
+/// The remaining turns of the current request's ladder, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Turns<T>(VecDeque<T>);
 
 impl<T> Turns<T> {
-    /// Creates a ladder at its end.
+    /// Creates a ladder without turns.
     pub(super) fn none() -> Turns<T> {
         Turns(VecDeque::new())
     }
 
-    /// Begins again with these turns.
+    /// Replaces all turns.
     pub(super) fn begin(&mut self, turns: impl IntoIterator<Item = T>) {
         self.0 = turns.into_iter().collect();
     }
 
-    /// Takes these turns before all others.
+    /// Adds turns before all others.
     pub(super) fn first(&mut self, turns: impl IntoIterator<Item = T, IntoIter: DoubleEndedIterator>) {
         turns.into_iter().rev().for_each(|turn| self.0.push_front(turn));
     }
 
-    /// Leaves out all further turns.
+    /// Removes all turns.
     pub(super) fn give_up(&mut self) {
         self.0.clear();
     }
 
-    /// Returns the next turn.
+    /// Removes the next turn and returns it.
     pub(super) fn next(&mut self) -> Option<T> {
         self.0.pop_front()
     }

@@ -1,8 +1,8 @@
 //! The reference policies: a second implementation of every policy in the catalogue, written from the documented rules.
 //!
 //! They are plain and slow: they scan the heap's lists from end to end and share no code with the policies. [`Paired`] asks a
-//! policy and its reference policy the same questions about the same heap, and keeps the first answers that differ.
-//! PyTorch's own policy has a reference allocator instead ([`reference_model`](crate::reference_model)).
+//! policy and its reference policy the same questions about the same heap, and keeps the first difference between their answers.
+//! For PyTorch's own policy, there is a reference allocator instead ([`reference_model`](crate::reference_model)).
 
 mod bfc;
 mod compaction;

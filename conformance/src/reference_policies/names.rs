@@ -1,4 +1,4 @@
-//! The names of policies: which rules each name stands for, from the tables of `docs/policies.md`.
+//! The reference policy for each name of a policy, from the tables in `docs/policies.md`.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
@@ -43,7 +43,7 @@ pub(crate) fn reference(name: &str) -> Option<Box<dyn Policy>> {
     })
 }
 
-/// Returns PyTorch's rules in a release, 2.11 if none is given.
+/// Returns PyTorch's rules with these settings, in 2.11 if no release is given.
 pub(crate) fn pytorch(release: Option<&str>, settings: &str) -> PyTorch {
     let profile = Profile::of(release.unwrap_or("2.11")).expect("the name has a known release");
     let settings = Settings::from_environment_as(&profile.dialect, settings);

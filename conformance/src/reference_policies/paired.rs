@@ -1,5 +1,5 @@
-//! A policy and its reference policy, side by side: both are asked every question, the answers are compared, and the
-//! policy's own answer counts.
+//! A policy and its reference policy, side by side: the pair asks both every question, compares the answers, and returns the
+//! policy's own answer.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -17,10 +17,10 @@ use crate::law::{Broken, Law};
 pub(crate) struct Choices(Rc<RefCell<Option<String>>>);
 
 impl Choices {
-    /// Checks that no answer has differed so far.
+    /// Checks that all answers so far were equal.
     ///
     /// # Errors
-    /// The first answer that did.
+    /// The first difference.
     pub(crate) fn check(&self) -> Result<(), Broken> {
         self.0.borrow().as_ref().map_or(Ok(()), |difference| Err(Broken::new(Law::Choices, difference)))
     }
@@ -31,17 +31,17 @@ pub(crate) struct Paired {
     tested: Box<dyn Policy>,
     reference: Box<dyn Policy>,
     choices: Choices,
-    /// The number of requests so far, which varies the extra questions.
+    /// The number of requests so far. The extra questions depend on it.
     requests: Cell<u64>,
 }
 
-/// Differences from a block's size at which the rules for splitting may change.
+/// Sizes of remainders at which the rules for splitting may change.
 const REMAINDERS: [u64; 7] = [256, 512, MIB, 2 * MIB, 20 * MIB, 128 * MIB, 1024 * MIB];
 /// The smallest unit of any policy.
 const UNIT: u64 = 256;
 
 impl Paired {
-    /// Pairs a policy with its reference policy, and returns where differences appear.
+    /// Pairs a policy with its reference policy. Also returns the place where the first difference appears.
     pub(crate) fn new(tested: Box<dyn Policy>, reference: Box<dyn Policy>) -> (Paired, Choices) {
         let choices = Choices::default();
         let paired = Paired { tested, reference, choices: choices.clone(), requests: Cell::new(0) };
@@ -49,7 +49,7 @@ impl Paired {
         (paired, choices)
     }
 
-    /// Compares two answers and returns the tested policy's one.
+    /// Compares two answers and returns the tested policy's answer.
     fn compare<T: PartialEq + Debug>(&self, question: &str, about: impl FnOnce() -> String, tested: T, reference: T) -> T {
         if tested != reference && self.choices.0.borrow().is_none() {
             let text = format!("{question}: the policy answers {tested:?}, but its rules say {reference:?}{}", about());
@@ -58,7 +58,7 @@ impl Paired {
         tested
     }
 
-    /// Asks what does not change the policy's state: about this request, and about sizes near it.
+    /// Asks further questions about this request and about sizes near it. None of them changes the policy's state.
     fn ask_more(&self, heap: &Heap, request: &Request) {
         let turn = self.requests.replace(self.requests.get() + 1);
         let size = request.size.get();

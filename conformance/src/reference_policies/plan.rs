@@ -1,7 +1,7 @@
-//! A second planner for STAlloc: where each request of a program's first step is placed, found by trying every possible offset.
+//! A second planner for STAlloc. It finds the place of each request of a program's first step by trying every possible offset.
 //!
-//! The rules are those of the policy's page: requests of more than 512 bytes that recur get offsets, in an area for each of
-//! PyTorch's collections and each stream, one by one at the lowest free offset, in the best of three orders.
+//! The rules are from the first paragraphs of `policies/src/stalloc/mod.rs`: each recurring request of more than 512 bytes gets
+//! the lowest free offset in the area of its stream and PyTorch collection, in whichever of three orders needs the least memory.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
@@ -17,7 +17,7 @@ pub(crate) struct Planned {
     pub(crate) area: usize,
     pub(crate) offset: u64,
     class: PoolClass,
-    /// Whether it is live at each moment of the program: after each of its requests.
+    /// Whether it is live after each of the program's requests.
     live: Vec<bool>,
 }
 
@@ -38,8 +38,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans a program's first step; the plan is empty if there is no step, none of whose requests is planned, or if there are
-    /// more than 20,000 requests.
+    /// Plans a program's first step. The plan is empty if no request of the step is planned, or if there are more than 20,000
+    /// requests.
     pub(crate) fn of(step: &FirstStep) -> Plan {
         let (begin, end) = (step.repeats_from, step.requests.len());
         if begin >= end || end > 20_000 {
@@ -86,10 +86,11 @@ impl Plan {
     }
 }
 
-/// Returns after which requests of the program a request is live, if the requests from `begin` to `end` repeat forever.
+/// Returns, for each request of the program, whether the given request is live after it. The requests from `begin` to `end`
+/// repeat forever.
 fn moments(begin: usize, end: usize, number: usize, freed_after: Option<usize>) -> Vec<bool> {
     let mut live = vec![false; end];
-    // A request that is never freed before the step lives until its end.
+    // A request before the step that is not freed lives until the end of the step.
     let freed = freed_after.unwrap_or(usize::MAX).max(number + 1);
     if number < begin {
         live[number..freed.min(end)].fill(true);
@@ -124,7 +125,7 @@ fn best_offsets(requests: &[Planned], members: &[usize]) -> Vec<u64> {
         let mut left: Vec<usize> = (0..members.len()).collect();
         let (mut offsets, mut done) = (vec![0; members.len()], Vec::new());
         while !left.is_empty() {
-            // The first one with the largest key.
+            // Among equal keys, the first request comes first.
             let largest = left.iter().map(|&place| key(&requests[members[place]])).max();
             let next = left.iter().position(|&place| Some(key(&requests[members[place]])) == largest).unwrap_or(0);
             let place = left.remove(next);
@@ -139,7 +140,7 @@ fn best_offsets(requests: &[Planned], members: &[usize]) -> Vec<u64> {
     best.map(|(_, offsets)| offsets).unwrap_or_default()
 }
 
-/// Returns the lowest offset at which a request overlaps none that is live at the same time.
+/// Returns the lowest offset at which a request does not overlap any request that is live at the same time.
 fn lowest_offset(requests: &[Planned], members: &[usize], offsets: &[u64], done: &[usize], place: usize) -> u64 {
     let own = &requests[members[place]];
     let others: Vec<(u64, u64)> = done

@@ -19,7 +19,7 @@ pub(crate) struct Rescue {
     rescued: u64,
     /// Whether the current request counts as rescued.
     counts: bool,
-    /// Whether segments have 2 MiB pages, because a program that has been rescued has them.
+    /// Whether segments have 2 MiB pages, as they do after the first rescue.
     has_small_pages: bool,
     /// Whether PyTorch's own ladder has ended for the current request.
     is_last: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Rescue {
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     Declare,
-    /// Go on only if the pages could be made small.
+    /// Continue only if segments have 2 MiB pages.
     IfSmallPages,
     Ask,
     FromStreams,
@@ -40,7 +40,7 @@ enum Turn {
     Wait,
     Search,
     Break,
-    /// Go on only if PyTorch's ladder has ended.
+    /// Continue only if PyTorch's ladder has ended.
     IfLast,
     BreakEvery,
 }
@@ -77,8 +77,8 @@ impl Rescue {
         }
     }
 
-    /// Returns whether the request is rescued on this rung: at the end of PyTorch's ladder or, in a program that has been
-    /// rescued before, earlier unless a graph is captured.
+    /// Returns whether to rescue the request on this rung. Before PyTorch's ladder has ended, this requires an earlier rescue,
+    /// and that no graph is captured.
     fn is_due(&self, heap: &Heap, request: &Request) -> bool {
         let is_time = if self.is_last { true } else { self.has_small_pages && !heap.is_deferring() };
         is_time && request.is_expandable && (self.counts || self.rescued < self.most)
@@ -147,7 +147,7 @@ impl Wrapper for Rescue {
         if self.reach.is_none() {
             return self.rules.ladder();
         }
-        // PyTorch's ladder, with own steps before the wait and at the end.
+        // PyTorch's ladder, with a rescue before the wait and at the end.
         if self.rules.profile().borrows_last {
             const { &[CollectGarbage, Grow, ReleaseOversize, Own, WaitForEvents, ReleaseAll, GrowAgain, BorrowFromPools, Own] }
         } else {
@@ -176,7 +176,7 @@ impl Wrapper for Rescue {
                 return relief;
             }
         }
-        // A request that could not be rescued does not count; if rungs are left, it may still be served.
+        // A request that the rescue could not serve does not count. If rungs remain, they may still serve it.
         if self.has_begun && self.is_last && self.counts {
             self.counts = false;
             self.rescued -= 1;

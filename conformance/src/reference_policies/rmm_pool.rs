@@ -1,5 +1,6 @@
 //! The rules of RMM's pool, from rapidsai/rmm's stream_ordered_memory_resource.hpp, coalescing_free_list.hpp and
-//! pool_memory_resource_impl.cpp, and the differences that `docs/policies.md` and the policy's page name.
+//! pool_memory_resource_impl.cpp, with the differences that `docs/policies.md` and the first paragraphs of
+//! `policies/src/rmm_pool.rs` list.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ const UNIT: u64 = 256;
 #[derive(Debug)]
 pub(super) struct RmmPool {
     has_initial_segment: bool,
-    /// The streams of each pool that have a list of free blocks, even if it is empty, because the stream has asked for memory.
+    /// The lists that exist even if they are empty, because a request on the stream has created them.
     lists: BTreeSet<(PoolSlot, StreamId)>,
     turns: Turns<Turn>,
 }
@@ -24,8 +25,8 @@ pub(super) struct RmmPool {
 enum Turn {
     InitialSegment,
     OwnList,
-    /// Take from the first other list, unless a graph is captured. The second flag says whether this is before the pool
-    /// grows, where lists are also merged.
+    /// Take a part of a block from the first other list that has one. If `merges` is true, nothing is taken while a graph is
+    /// captured, and the merging of lists follows.
     OtherLists {
         merges: bool,
     },
@@ -48,12 +49,12 @@ impl RmmPool {
         RmmPool { has_initial_segment: false, lists: BTreeSet::new(), turns: Turns::none() }
     }
 
-    /// Returns the largest size that the pool may have, if there is one.
+    /// Returns the pool's maximum size, if there is one.
     fn maximum(heap: &Heap) -> Option<u64> {
         heap.limit().map(|limit| limit.get() / UNIT * UNIT)
     }
 
-    /// Returns what the maximum leaves.
+    /// Returns the bytes that remain of the maximum.
     fn rest(heap: &Heap) -> Option<u64> {
         RmmPool::maximum(heap).map(|maximum| maximum.saturating_sub(heap.reserved().get()))
     }
@@ -65,7 +66,7 @@ impl RmmPool {
     fn initial_segment(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         if !is_default(request.pool) {
             if heap.reserved_in(request.pool).get() == 0 {
-                // A pool without memory is new: only the list of this request exists.
+                // A pool without memory is new, so only this request's list exists.
                 self.lists.retain(|&(pool, stream)| pool != request.pool || stream == request.stream);
             }
             return None;

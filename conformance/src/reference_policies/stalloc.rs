@@ -1,5 +1,5 @@
-//! The rules of STAlloc, from the policy's page: a request is placed by the plan if its place is free, and by PyTorch's rules
-//! otherwise.
+//! The rules of STAlloc, from the first paragraphs of `policies/src/stalloc/mod.rs`: the plan places a request if the planned
+//! place is free; if not, PyTorch's rules apply.
 
 use std::cell::RefCell;
 
@@ -21,12 +21,13 @@ pub(crate) struct Stalloc {
     plan: Plan,
     /// The first byte of each area that is allocated.
     bases: Vec<Option<u64>>,
-    /// Whether the device has refused an area, which is then never allocated.
+    /// For each area, whether the device has refused it. It is then never allocated.
     refused: Vec<bool>,
     /// The areas that were entirely free when the cache was released.
     leaving: RefCell<Vec<usize>>,
-    /// The entry that the next request should have, and the one after the current request.
+    /// The entry from which the search for the next request begins.
     expected: usize,
+    /// The value of `expected` after the current request.
     after: usize,
     /// The current request's entry.
     entry: Option<usize>,
@@ -52,7 +53,7 @@ impl Stalloc {
         }
     }
 
-    /// Returns the order of entries from this one on: the plan's last entry is followed by the beginning of the step.
+    /// Returns the entries in order, beginning with this one. The beginning of the step follows the last entry.
     fn order_from(&self, entry: usize) -> impl Iterator<Item = usize> + '_ {
         let next = |&entry: &usize| Some(if entry + 1 == self.plan.requests.len() { self.plan.repeats_from } else { entry + 1 });
         std::iter::successors(Some(entry), next)
@@ -71,7 +72,7 @@ impl Stalloc {
         self.order_from(self.expected).take(most).find(is_it)
     }
 
-    /// Returns the free block in which the entry's place is, and the offset of the place in it.
+    /// Returns the free block that contains the entry's place, and the offset of the place in that block.
     fn free_place(&self, heap: &Heap, request: &Request, entry: usize) -> Option<(BlockId, u64)> {
         let planned = &self.plan.requests[entry];
         let start = self.bases[planned.area]? + planned.offset;
@@ -100,7 +101,7 @@ impl Stalloc {
         Some(id)
     }
 
-    /// Returns the addresses of entirely free segments that are exactly as large as an area, on its stream.
+    /// Returns the addresses of the entirely free segments that have an area's size and stream.
     fn whole_segments(&self, heap: &Heap, area: usize) -> Vec<u64> {
         let area = &self.plan.areas[area];
         let is_one = |block: &BlockView| block.stream == area.stream && block.size.get() == area.bytes && !block.is_split;

@@ -1,8 +1,8 @@
-//! Whether each policy of the catalogue chooses as its documented rules say: the policy and its
-//! [reference policy](crate::reference_policies) are asked the same questions in every program.
+//! Checks that each policy of the catalogue follows its documented rules: in every program, the policy and its
+//! [reference policy](crate::reference_policies) are asked the same questions.
 //!
-//! The programs here add what other programs rarely reach: sizes on a grid, so that sums, thresholds and free blocks are exactly
-//! equal; devices that are full; parameters of policies; and plans.
+//! The programs here reach cases that other programs rarely reach: sizes that are exactly equal to thresholds, free blocks or
+//! sums of them; full devices; parameters of policies; and plans.
 
 mod names;
 mod plans;
@@ -25,7 +25,7 @@ use crate::suite::{Effort, Entry, Group, Verdict};
 const LONGEST: usize = 120;
 /// Returns the entry of a policy in the catalogue.
 pub(super) fn entry(subject: &Subject, share: Share) -> Entry {
-    let says = "every choice of the policy is the one that its documented rules make";
+    let says = "every choice of the policy follows its documented rules";
     let subject = subject.clone();
     Entry::new(Group::Law, format!("policy/{}/choices", subject.name), says, move |backend, effort| {
         check(&subject, backend, &share.of(effort))
@@ -34,7 +34,7 @@ pub(super) fn entry(subject: &Subject, share: Share) -> Entry {
 
 /// Returns the entries about parameters, plans and names.
 pub(super) fn entries(share: Share) -> Vec<Entry> {
-    let says = "under parameters of every kind, every choice of the policy is the one that its documented rules make";
+    let says = "whatever the policy's parameters are, its choices follow its documented rules";
     let with_parameters = [thresholds(), handles(), rescues()].into_iter().map(|subject| {
         Entry::new(Group::Law, format!("policy/{}", subject.name), says, move |backend, effort| {
             check_extreme_handles()?;
@@ -80,7 +80,7 @@ fn handles() -> Subject {
     })
 }
 
-/// Checks handles that no device has.
+/// Checks sizes of handles that no device supports.
 fn check_extreme_handles() -> Result<(), Broken> {
     let pool = PoolSlot::default_pool(PoolClass::Large);
     for bytes in [u64::MAX, u64::MAX - 2 * MIB + 1, u64::MAX - 2 * MIB, u64::MAX / 2 + 2] {

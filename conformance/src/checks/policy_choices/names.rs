@@ -1,5 +1,5 @@
-//! The names of policies: each name and each parameter gives the rules that `docs/policies.md` states, has one form, and is
-//! refused if it is wrong.
+//! Checks the names of policies: each name, with any parameters in any order, leads to the rules that `docs/policies.md` states
+//! and to a single form of the name, and wrong names are refused.
 
 use parkade_policies::{BESIDE, CATALOGUE, PARAMETERS, Unknown, base, items, named, needs_serial_work, pools_are_allocators};
 use proptest::prelude::*;
@@ -13,8 +13,7 @@ use crate::reference_policies::names::reference;
 use crate::suite::{Effort, Entry, Group, Verdict};
 
 pub(super) fn entry(share: Share) -> Entry {
-    let says =
-        "every name of a policy stands for the documented rules, in whatever form it is written, and wrong names are refused";
+    let says = "every name of a policy leads to the documented rules, however it is written, and wrong names are refused";
     Entry::new(Group::Law, "policy/names", says, move |backend, effort| {
         check_listed()?;
         check_refused()?;
@@ -119,7 +118,7 @@ const REMOVED: [(&str, &str); 7] = [
     ("tlsf", "bfc:kind=one-region"),
     ("tlsf-remap", "best-fit-remap"),
 ];
-/// Wrong parameters, and what the error must mention.
+/// Names with wrong parameters, and a text that the error must contain.
 const WRONG: [(&str, &str); 17] = [
     ("rmm-pool:handle=4MiB", "has no parameters"),
     ("compaction:reach=free", "has no parameters"),
@@ -140,7 +139,7 @@ const WRONG: [(&str, &str); 17] = [
     ("max_split_size_mb:20", "brackets"),
 ];
 
-/// Checks the lists of policies and what is known about each of them.
+/// Checks the lists of policies and parameters, and the facts about each policy.
 fn check_listed() -> Result<(), Broken> {
     let all: Vec<&str> = CATALOGUE.iter().map(|named| &*named.name).collect();
     let beside: Vec<&str> = BESIDE.iter().map(|named| &*named.name).collect();
@@ -172,7 +171,7 @@ fn check_listed() -> Result<(), Broken> {
     holds(cut == ["bfc", first, second, "rmm-pool"], || format!("{list:?}: {cut:?}"))
 }
 
-/// Checks what is known about a policy by its name.
+/// Checks the facts that follow from a policy's name.
 fn check_facts(name: &str, keeps_memory: bool) -> Result<(), Broken> {
     let stem = name.split(':').next().unwrap_or_default();
     let moves_only_free = name.ends_with("reach=free");
@@ -213,7 +212,7 @@ fn check_refused() -> Result<(), Broken> {
     Ok(())
 }
 
-/// A name as it is written, and as the catalogue writes it.
+/// A name as a user may write it, and in the catalogue's form.
 type Name = (String, String);
 
 /// Returns names with any parameters, in any order.
@@ -244,7 +243,7 @@ fn any_name() -> impl Strategy<Value = Name> {
     )
 }
 
-/// Checks drawn names, and that each of them decides by the documented rules.
+/// Checks drawn names, each in a program.
 fn check_drawn(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let case = (any_name(), deciding(60)).prop_map(|(name, (setup, steps))| (setup, steps, name));
     let effort = Effort { cases: effort.cases * TIMES, ..*effort };

@@ -1,5 +1,5 @@
-//! Programs whose sizes are on a grid: whole multiples of a unit, and a few bytes more or less. The device has a few dozen
-//! units, so that it is often full, and free blocks, limits and thresholds often fit exactly.
+//! Programs whose sizes are on a grid: multiples of a unit, and a few bytes more or less. The device has only a few dozen units,
+//! so it is often full, and requests often fit exactly.
 
 use parkade::units::MIB;
 use proptest::prelude::*;
@@ -9,21 +9,21 @@ use crate::checks::campaign::Subject;
 use crate::program::search::Stopped;
 use crate::program::step::{CALLBACKS, Order, POOLS, Setup, Step};
 
-/// Each entry runs this many programs for every program that an entry of a policy otherwise gets, because they are cheap.
+/// The number of programs in an entry here for each program in other entries of a policy.
 pub(super) const TIMES: u32 = 4;
 /// The salt of the drawn programs.
 pub(super) const SALT: u64 = 0xc401;
 
-/// Units of the grid. Most are as large as a page or larger, so that a request takes handles.
+/// The units of the grid. Most are at least as large as a page, so that each request needs handles.
 const UNITS: [u64; 9] = [512, 64 << 10, MIB, 2 * MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
 /// Sizes at which a policy's rule changes.
 const THRESHOLDS: [u64; 12] =
     [512, MIB, 2 * MIB, 8 * MIB, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, 384 * MIB, 512 * MIB];
-/// Bytes added to a size of the grid.
+/// The bytes that are added to a size on the grid.
 const OFFSETS: [i64; 10] = [0, 0, 0, 0, 0, 0, -256, 1, -1, 256];
-/// The least memory of a device.
+/// The minimum memory of a device.
 const LEAST: u64 = 24 * MIB;
-/// The most memory of a device with handles or segments in use: more would only be slow.
+/// The maximum memory of a device. With more, the programs would only be slower.
 const MOST: u64 = 4 << 30;
 
 /// A number of bytes before the unit is known.
@@ -82,6 +82,7 @@ fn sketch() -> impl Strategy<Value = Sketch> {
     let size = || prop_oneof![4 => amount(1..=6), 1 => amount(1..=24)];
     prop_oneof![
         40 => (size(), stream()).prop_map(|(amount, stream)| Sketch::Allocate(amount, stream)),
+        1 => (0..4096_u64, stream()).prop_map(|(less, stream)| Sketch::Step(Step::AllocateRaw(u64::MAX - less, stream))),
         30 => which().prop_map(|which| Sketch::Step(Step::Free(which))),
         4 => which().prop_map(|which| Sketch::Step(Step::Replace(which))),
         3 => (which(), stream()).prop_map(|(which, stream)| Sketch::Step(Step::Record(which, stream))),
@@ -98,7 +99,7 @@ fn sketch() -> impl Strategy<Value = Sketch> {
     ]
 }
 
-/// What a callback does in the middle of a request: it ends a routing, for example, so that the rest of the request may wait.
+/// Returns an action for a callback during a request. For example, it ends a routing, so the rest of the request may wait.
 fn order() -> impl Strategy<Value = Order> {
     let pool = || prop_oneof![2 => Just(0), 1 => 0..POOLS.len()];
     prop_oneof![
@@ -154,7 +155,7 @@ fn setup() -> impl Strategy<Value = (Setup, u64, usize)> {
     )
 }
 
-/// Returns programs with hundreds of sizes, most of which recur.
+/// Returns programs with hundreds of sizes, many of which recur.
 fn many_sizes() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     (setup(), prop::collection::vec((1..6_000_u64, any::<prop::sample::Index>()), 200..400)).prop_map(|((setup, ..), sizes)| {
         let again = sizes.iter().map(|(_, index)| sizes[index.index(sizes.len())].0);
@@ -163,7 +164,7 @@ fn many_sizes() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     })
 }
 
-/// Returns programs of which most have at most this many steps. Half of them have private pools.
+/// Returns programs, nearly all of which have at most this many steps. Half of them have private pools.
 pub(super) fn deciding(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     prop_oneof![60 => on_a_grid(longest), 1 => many_sizes()]
 }
@@ -176,7 +177,7 @@ fn on_a_grid(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     })
 }
 
-/// Plays a program that need not be careful, and drops the allocator.
+/// Plays a wild program, and drops the allocator.
 pub(super) fn play(subject: &Subject, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<u64, Stopped> {
     let mut player = subject.begin_as(backend, setup, false)?;
     player.play(steps)?;
