@@ -7,7 +7,6 @@ mod fake_virtual;
 mod laws;
 mod model;
 mod race;
-mod race_model;
 mod virtual_laws;
 mod virtual_memory;
 mod virtual_model;
