@@ -54,11 +54,13 @@ pub enum Law {
     Settings,
     /// Every decision, device call, statistic, trace entry and error equals that of the reference allocator.
     Reference,
+    /// Every answer of the simulated device equals that of its second implementation.
+    Device,
 }
 
 impl Law {
     /// Every law.
-    pub const ALL: [Law; 23] = [
+    pub const ALL: [Law; 24] = [
         Law::NoOverlap,
         Law::Alignment,
         Law::Accounting,
@@ -82,6 +84,7 @@ impl Law {
         Law::Answers,
         Law::Settings,
         Law::Reference,
+        Law::Device,
     ];
 
     /// Returns its name in tables.
@@ -111,6 +114,7 @@ impl Law {
             Law::Answers => "answers",
             Law::Settings => "settings",
             Law::Reference => "reference",
+            Law::Device => "device",
         }
     }
 }

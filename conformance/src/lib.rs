@@ -9,6 +9,7 @@ pub mod golden;
 pub mod harness;
 pub mod law;
 mod program;
+mod reference_device;
 pub mod reference_model;
 mod reference_policies;
 #[cfg(feature = "scenarios")]

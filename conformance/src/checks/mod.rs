@@ -7,6 +7,7 @@ pub mod laws_pytorch;
 pub mod lockstep;
 mod policy_choices;
 pub mod pytorch_tests;
+mod simulated_device;
 
 use crate::backend::AnyBackend;
 
@@ -25,6 +26,7 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
         contract::entries(backend),
         pytorch_tests::entries(backend),
         lockstep::entries(backend),
+        simulated_device::entries(backend),
     ]
     .into_iter()
     .flatten()

@@ -1,328 +1,186 @@
-//! Compares the race detector with a naive checker, which turns a random program into a graph of all its events and
-//! checks every pair of accesses in the graph's transitive closure.
+//! Races, from the order of all uses: for each stream, event and the host, the set of earlier uses that are known to be done.
+//!
+//! Every pair of uses is compared, byte by byte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use parkade::device::DeviceBackend;
-use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
-use parkade_sim::{Access, AccessKind, EventTiming, Kernel, SimDevice, SimEvent, SimOptions, SimPhysical};
-use proptest::prelude::*;
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade_sim::{AccessKind, RaceAccess, RaceUse};
 
-const PAGE: u64 = 2 * MIB;
-const CELL: u64 = 4096;
-const CELLS: u64 = 6;
-const STREAMS: usize = 3;
-const EVENTS: usize = 3;
-/// Routes to memory: two addresses of one created page, and two cudaMallocs that share a page.
-const WAYS: usize = 4;
-/// The number of races that the detector keeps.
-const MAX_RACES: usize = 100;
+use super::gaps::{Range, common, gaps};
 
-/// Route, first cell, number of cells, and whether they are read or written.
-type Span = (usize, u64, u64, AccessKind);
+/// The numbers of uses that are known to be done.
+pub(super) type Known = BTreeSet<u64>;
 
+/// Bytes at consecutive addresses: the physical bytes, and the first address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Span {
+    pub(super) physical: Range,
+    pub(super) address: u64,
+}
+
+impl Span {
+    /// Identifies the way that leads from addresses to these bytes.
+    fn way(&self) -> u64 {
+        self.address.wrapping_sub(self.physical.0)
+    }
+}
+
+/// A use by a stream whose memory may still be there.
 #[derive(Clone, Debug)]
-enum Op {
-    Kernel(usize, u64, Vec<Span>),
-    Record(usize, usize),
-    StreamWait(usize, usize),
-    Query(usize),
-    Wait(usize),
-    SynchronizeStream(usize),
-    Synchronize,
-    HostRead(Span),
-    Remap(usize),
-    FreeAndMalloc(usize),
-}
-
-fn span() -> impl Strategy<Value = Span> {
-    let kind = prop_oneof![Just(AccessKind::Read), Just(AccessKind::Write)];
-    (0..WAYS, 0..CELLS, 1..4_u64, kind).prop_map(|(way, first, count, kind)| (way, first, count.min(CELLS - first), kind))
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let (stream, event) = (0..STREAMS, 0..EVENTS);
-    let kernel = (stream.clone(), 0..1000_u64, prop::collection::vec(span(), 0..4));
-    let kernel = kernel.prop_map(|(stream, duration_ns, spans)| Op::Kernel(stream, duration_ns, spans));
-    prop_oneof![
-        12 => kernel,
-        5 => (event.clone(), stream.clone()).prop_map(|(event, stream)| Op::Record(event, stream)),
-        5 => (stream.clone(), event.clone()).prop_map(|(stream, event)| Op::StreamWait(stream, event)),
-        3 => event.clone().prop_map(Op::Query),
-        3 => event.prop_map(Op::Wait),
-        1 => stream.prop_map(Op::SynchronizeStream),
-        1 => Just(Op::Synchronize),
-        2 => span().prop_map(Op::HostRead),
-        1 => (0..2_usize).prop_map(Op::Remap),
-        1 => (2..WAYS).prop_map(Op::FreeAndMalloc),
-    ]
-}
-
-fn timing() -> impl Strategy<Value = EventTiming> {
-    prop_oneof![
-        Just(EventTiming::Clock),
-        Just(EventTiming::Eager),
-        Just(EventTiming::Lazy),
-        any::<u64>().prop_map(EventTiming::Seeded)
-    ]
-}
-
-/// All events of the program, and their order.
-#[derive(Default)]
-struct Graph {
-    /// For every node, the nodes before it.
-    before: Vec<BTreeSet<usize>>,
-    host: Option<usize>,
-    streams: [Option<usize>; STREAMS],
-}
-
-impl Graph {
-    fn node(&mut self, edges: &[Option<usize>]) -> usize {
-        let mut before = BTreeSet::new();
-        for &edge in edges.iter().flatten() {
-            before.insert(edge);
-            before.extend(&self.before[edge]);
-        }
-        self.before.push(before);
-        self.before.len() - 1
-    }
-
-    /// Adds a host call, which comes after the host's earlier calls and the events that it waits for.
-    fn call(&mut self, waits: &[Option<usize>]) {
-        let edges = [&[self.host], waits].concat();
-        self.host = Some(self.node(&edges));
-    }
-
-    /// Adds an event that a host call queues on a stream.
-    fn put(&mut self, stream: usize, waits: &[Option<usize>]) -> usize {
-        self.call(&[]);
-        let edges = [&[self.host, self.streams[stream]], waits].concat();
-        let node = self.node(&edges);
-        self.streams[stream] = Some(node);
-        node
-    }
-}
-
-/// An access by a stream.
-struct Kept {
-    number: u64,
-    node: usize,
-    way: usize,
-    /// (memory, cell). The two addresses of the page are the same memory; each cudaMalloc is
-    /// different memory.
-    cells: Vec<(u64, u64)>,
+struct Use {
+    side: RaceAccess,
+    stream: u64,
     kind: AccessKind,
+    spans: Vec<Span>,
+    /// The uses that it knew to be done, beyond the earlier ones of its own stream.
+    known: Known,
 }
 
-struct Program {
-    device: SimDevice,
-    free_waits: bool,
-    memory: SimPhysical,
-    addresses: [DeviceAddress; WAYS],
-    /// Returns the memory at the end of each route.
-    memories: [u64; WAYS],
-    streams: [StreamId; STREAMS],
-    events: Vec<SimEvent>,
-    recorded: [Option<usize>; EVENTS],
-    graph: Graph,
-    kept: Vec<Kept>,
+/// All uses of a device.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Order {
+    uses: Vec<Use>,
+    /// The number of uses by streams and the host.
     numbers: u64,
-    races: Vec<(u64, u64)>,
+    /// Whether a stream has used memory; before that, nothing is numbered.
+    has_begun: bool,
+    host: Known,
+    streams: BTreeMap<u64, Known>,
+    pub(super) races: Vec<(RaceAccess, RaceAccess)>,
 }
 
-impl Program {
-    fn new(options: SimOptions, free_waits: bool) -> Self {
-        let mut device = SimDevice::new(options.free_waits(free_waits));
-        let start = device.reserve(Bytes(2 * PAGE)).unwrap();
-        let memory = device.create(Bytes(PAGE)).unwrap();
-        let mut addresses = [start; WAYS];
-        addresses[1] = start.offset(Bytes(PAGE));
-        for address in &addresses[..2] {
-            device.map(*address, Bytes(PAGE), &memory).unwrap();
-            device.set_access(*address, Bytes(PAGE)).unwrap();
+impl Order {
+    /// Returns what is done when a mark that is recorded on a stream now is done.
+    pub(super) fn at_mark(&self, stream: u64) -> Known {
+        self.streams.get(&stream).map_or_else(Known::new, |known| known | &self.host)
+    }
+
+    pub(super) fn stream_waits(&mut self, stream: u64, known: &Known) {
+        self.streams.entry(stream).or_default().extend(known);
+    }
+
+    pub(super) fn host_waits(&mut self, known: &Known) {
+        self.host.extend(known);
+    }
+
+    pub(super) fn host_waits_for(&mut self, stream: u64) {
+        let known = self.at_mark(stream);
+        self.host.extend(known);
+    }
+
+    pub(super) fn host_waits_for_all(&mut self) {
+        self.host.extend(1..=self.numbers);
+    }
+
+    /// Notes a use by a stream's next work.
+    pub(super) fn launched(&mut self, mut side: RaceAccess, kind: AccessKind, spans: Vec<Span>) {
+        if spans.is_empty() {
+            return;
         }
-        addresses[2] = device.malloc(Bytes(CELLS * CELL)).unwrap();
-        addresses[3] = device.malloc(Bytes(CELLS * CELL)).unwrap();
-        let streams = [StreamId::DEFAULT, device.create_stream(), device.create_stream()];
-        let events = (0..EVENTS).map(|_| device.create_event().unwrap()).collect();
-        let mut program = Program {
-            device,
-            free_waits,
-            memory,
-            addresses,
-            memories: [0, 0, 1, 2],
-            streams,
-            events,
-            recorded: [None; EVENTS],
-            graph: Graph::default(),
-            kept: Vec::new(),
-            numbers: 0,
-            races: Vec::new(),
+        self.has_begun = true;
+        let StreamId(stream) = side.stream.unwrap_or(StreamId(0));
+        side.number = self.next();
+        let known = self.streams.get(&stream).map_or_else(|| self.host.clone(), |known| known | &self.host);
+        let races = |first: &Use| {
+            let is_behind = first.stream == stream || known.contains(&first.side.number);
+            !is_behind && (first.kind == AccessKind::Write || kind == AccessKind::Write)
         };
-        // The detector starts numbering with the first access.
-        program.kernel(0, 0, &[(3, 0, 1, AccessKind::Read)]);
-        program
+        self.report(&side, &spans, |first, _, _| races(first));
+        self.streams.entry(stream).or_default().extend(known.iter().copied().chain([side.number]));
+        self.uses.push(Use { side, stream, kind, spans, known });
     }
 
-    fn cells(&self, (way, first, count, _): Span) -> Vec<(u64, u64)> {
-        (first..first + count).map(|cell| (self.memories[way], cell)).collect()
+    /// Notes that the host reads bytes.
+    pub(super) fn read(&mut self, side: RaceAccess, spans: &[Span]) {
+        if self.has_begun {
+            let side = RaceAccess { number: self.next(), ..side };
+            self.report(&side, spans, |first, _, is_known| first.kind == AccessKind::Write && !is_known);
+        }
     }
 
-    /// Returns whether `later` hides `earlier` in a cell that both access: it is ordered after `earlier`, uses the
-    /// same address, and is not a read after a write.
-    fn hides(&self, later: &Kept, earlier: &Kept) -> bool {
-        let is_behind = later.node == earlier.node || self.graph.before[later.node].contains(&earlier.node);
-        later.number > earlier.number && is_behind && later.way == earlier.way && later.kind >= earlier.kind
+    /// Notes that the host ends the way to these bytes.
+    pub(super) fn ended(&mut self, side: RaceAccess, spans: &[Span]) {
+        if self.has_begun {
+            let side = RaceAccess { number: self.next(), ..side };
+            self.report(&side, spans, |_, is_same_way, is_known| is_same_way && !is_known);
+        }
     }
 
-    /// Records a race with every access that counts, uses one of the cells, and is not ordered before `node`.
-    fn look_for_races(&mut self, node: usize, cells: &[(u64, u64)], counts: impl Fn(&Kept) -> bool) {
+    /// Notes that whatever is at these physical bytes from now on is different memory.
+    pub(super) fn lost(&mut self, lost: Range) {
+        for one in &mut self.uses {
+            let rest = one.spans.iter().flat_map(|span| {
+                let left = gaps(span.physical, [lost]);
+                left.into_iter().map(|left| Span { physical: left, address: span.address + (left.0 - span.physical.0) })
+            });
+            one.spans = rest.collect();
+        }
+    }
+
+    fn next(&mut self) -> u64 {
         self.numbers += 1;
-        let before = &self.graph.before[node];
-        for first in self.kept.iter().filter(|kept| kept.node != node && !before.contains(&kept.node) && counts(kept)) {
-            let is_hidden = |cell| self.kept.iter().any(|later| later.cells.contains(cell) && self.hides(later, first));
-            if first.cells.iter().any(|cell| cells.contains(cell) && !is_hidden(cell)) {
-                self.races.push((first.number, self.numbers));
-            }
-        }
+        self.numbers
     }
 
-    fn kernel(&mut self, stream: usize, duration_ns: u64, spans: &[Span]) {
-        let access = |&(way, first, count, kind): &Span| {
-            let address = self.addresses[way].offset(Bytes(first * CELL));
-            Access { address, size: Bytes(count * CELL), kind }
+    /// Reports the uses that race with a new one. `races` receives an earlier use, whether the two share bytes through the
+    /// same way, and whether the host knows that it is done.
+    fn report(&mut self, second: &RaceAccess, spans: &[Span], races: impl Fn(&Use, bool, bool) -> bool) {
+        let mut found = Vec::new();
+        for first in &self.uses {
+            let is_known = self.host.contains(&first.side.number);
+            let pairs = first.spans.iter().flat_map(|one| spans.iter().map(move |other| (one, other)));
+            let is_racing = pairs.into_iter().any(|(one, other)| {
+                let shared = common(one.physical, other.physical);
+                shared.is_some_and(|shared| {
+                    races(first, one.way() == other.way(), is_known) && !self.is_hidden(first, one.way(), shared)
+                })
+            });
+            if is_racing {
+                found.push((first.side.clone(), second.clone()));
+            }
+        }
+        self.races.extend(found);
+    }
+
+    /// Whether later uses stand for an earlier one in all of these bytes: they are ordered after it, go the same way, and do not
+    /// read what it wrote.
+    fn is_hidden(&self, first: &Use, way: u64, bytes: Range) -> bool {
+        let stands_for = |later: &&Use| {
+            let is_behind = later.stream == first.stream || later.known.contains(&first.side.number);
+            later.side.number > first.side.number && is_behind && later.kind >= first.kind
         };
-        let accesses = spans.iter().map(access).collect();
-        let kernel = Kernel { stream: self.streams[stream], duration_ns, label: "kernel".into(), accesses };
-        self.device.kernel(kernel).unwrap();
-        let node = self.graph.put(stream, &[]);
-        for &span in spans {
-            let (cells, kind) = (self.cells(span), span.3);
-            self.look_for_races(node, &cells, |kept| kept.kind == AccessKind::Write || kind == AccessKind::Write);
-            self.kept.push(Kept { number: self.numbers, node, way: span.0, cells, kind });
-        }
-    }
-
-    /// Records that the host has seen an event complete. Everything before it is therefore done, and every event
-    /// recorded before it is complete.
-    fn host_saw(&mut self, event: usize) -> Result<(), TestCaseError> {
-        self.graph.call(&[self.recorded[event]]);
-        let Some(node) = self.recorded[event] else { return Ok(()) };
-        for other in 0..EVENTS {
-            if self.recorded[other].is_some_and(|other| self.graph.before[node].contains(&other)) {
-                let is_complete = self.device.is_complete(&self.events[other]);
-                prop_assert_eq!(is_complete, Ok(true), "event {} is complete, but {} before it is not", event, other);
-            }
-        }
-        Ok(())
-    }
-
-    fn step(&mut self, op: &Op) -> Result<(), TestCaseError> {
-        match *op {
-            Op::Kernel(stream, duration_ns, ref spans) => self.kernel(stream, duration_ns, spans),
-            Op::Record(event, stream) => {
-                self.device.record_event(&mut self.events[event], self.streams[stream]).unwrap();
-                self.recorded[event] = Some(self.graph.put(stream, &[]));
-            }
-            Op::StreamWait(stream, event) => {
-                self.device.stream_wait(self.streams[stream], &self.events[event]);
-                self.graph.put(stream, &[self.recorded[event]]);
-            }
-            Op::Query(event) => {
-                if self.device.is_complete(&self.events[event]).unwrap() {
-                    self.host_saw(event)?;
-                }
-            }
-            Op::Wait(event) => {
-                self.device.wait(&self.events[event]).unwrap();
-                self.host_saw(event)?;
-            }
-            Op::SynchronizeStream(stream) => {
-                self.device.synchronize_stream(self.streams[stream]).unwrap();
-                self.graph.call(&[self.graph.streams[stream]]);
-            }
-            Op::Synchronize => {
-                self.device.synchronize();
-                self.graph.call(&self.graph.streams.clone());
-            }
-            Op::HostRead(span) => self.host_read(span),
-            Op::Remap(way) => self.remap(way),
-            Op::FreeAndMalloc(way) => self.free_and_malloc(way),
-        }
-        Ok(())
-    }
-
-    fn host_read(&mut self, span: Span) {
-        let (way, first, count, _) = span;
-        let mut into = vec![0; (count * CELL) as usize];
-        self.device.read(self.addresses[way].offset(Bytes(first * CELL)), &mut into).unwrap();
-        self.graph.call(&[self.graph.streams[0]]);
-        let cells = self.cells(span);
-        self.look_for_races(self.graph.host.unwrap(), &cells, |kept| kept.kind == AccessKind::Write);
-    }
-
-    fn remap(&mut self, way: usize) {
-        self.device.unmap(self.addresses[way], Bytes(PAGE)).unwrap();
-        self.device.map(self.addresses[way], Bytes(PAGE), &self.memory).unwrap();
-        self.device.set_access(self.addresses[way], Bytes(PAGE)).unwrap();
-        self.end(way);
-    }
-
-    fn free_and_malloc(&mut self, way: usize) {
-        self.device.free(self.addresses[way]).unwrap();
-        if self.free_waits {
-            self.graph.call(&self.graph.streams.clone());
-        }
-        self.end(way);
-        self.memories[way] = 100 + self.numbers; // different memory, even at the same address
-        self.addresses[way] = self.device.malloc(Bytes(CELLS * CELL)).unwrap();
-    }
-
-    /// Removes the memory behind a route.
-    fn end(&mut self, way: usize) {
-        self.graph.call(&[]);
-        let cells = self.cells((way, 0, CELLS, AccessKind::Write));
-        self.look_for_races(self.graph.host.unwrap(), &cells, |kept| kept.way == way);
-    }
-
-    fn check(&self) -> Result<(), TestCaseError> {
-        let found: Vec<(u64, u64)> = self.device.races().iter().map(|race| (race.first.number, race.second.number)).collect();
-        let expected = &self.races[..self.races.len().min(MAX_RACES)];
-        prop_assert_eq!(&found[..], expected);
-        prop_assert_eq!(found.len() as u64 + self.device.more_races(), self.races.len() as u64);
-        Ok(())
+        let spans = self.uses.iter().filter(stands_for).flat_map(|later| &later.spans);
+        gaps(bytes, spans.filter(|span| span.way() == way).map(|span| span.physical)).is_empty()
     }
 }
 
-proptest! {
-    #[test]
-    fn the_detector_agrees_with_the_closure_of_the_graph(
-        timing in timing(), free_waits in any::<bool>(), ops in prop::collection::vec(op(), 1..80)
-    ) {
-        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).event_timing(timing), free_waits);
-        for op in &ops {
-            program.step(op)?;
-            program.check()?;
-        }
+/// Returns a side of a race by the host.
+pub(super) fn host_side(label: &'static str, what: RaceUse, (address, bytes): (u64, u64), now_ns: u64) -> RaceAccess {
+    RaceAccess {
+        number: 0,
+        label: label.into(),
+        stream: None,
+        what,
+        address: DeviceAddress(address),
+        size: Bytes(bytes),
+        start_ns: now_ns,
+        end_ns: now_ns,
     }
+}
 
-    #[test]
-    fn a_program_on_one_stream_never_races(timing in timing(), ops in prop::collection::vec(op(), 1..80)) {
-        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).event_timing(timing), true);
-        for op in ops {
-            let op = match op {
-                Op::Kernel(_, duration_ns, spans) => Op::Kernel(0, duration_ns, spans),
-                Op::Record(event, _) => Op::Record(event, 0),
-                Op::StreamWait(_, event) => Op::StreamWait(0, event),
-                Op::SynchronizeStream(_) => Op::SynchronizeStream(0),
-                Op::Remap(way) => {
-                    program.step(&Op::SynchronizeStream(0))?; // cuMemUnmap does not wait
-                    Op::Remap(way)
-                }
-                other => other,
-            };
-            program.step(&op)?;
-        }
-        prop_assert_eq!((program.device.races(), program.device.more_races()), (&[][..], 0));
-    }
+/// Returns the text of a race.
+pub(super) fn text((first, second): &(RaceAccess, RaceAccess)) -> String {
+    let side = |side: &RaceAccess| {
+        let verb = match side.what {
+            RaceUse::Read => "read",
+            RaceUse::Written => "written",
+            RaceUse::Unmapped => "unmapped",
+            RaceUse::Freed => "freed",
+        };
+        let place = side.stream.map_or("the host".to_owned(), |stream| format!("stream {stream}"));
+        let RaceAccess { label, number, size, address, start_ns, end_ns, .. } = side;
+        format!("{verb} by `{label}` on {place} (access {number}, {size} bytes at {address}, {start_ns} to {end_ns} ns)")
+    };
+    format!("{} and {}, with no order between them", side(first), side(second))
 }

@@ -439,9 +439,9 @@ impl SimDevice {
         if !self.is_breakable(address, memory, parts) {
             return self.fail_early(CallName::MemUnmap, INVALID_VALUE);
         }
-        let of_all = [CallName::MemUnmap, CallName::MemRelease].map(|call| (call, 1));
-        let of_parts = [CallName::MemCreate, CallName::MemMap, CallName::MemSetAccess].map(|call| (call, parts.len() as u64));
-        let calls: Vec<_> = of_all.into_iter().chain(of_parts).collect();
+        let of_part = [CallName::MemCreate, CallName::MemMap, CallName::MemSetAccess];
+        let calls: Vec<_> =
+            [CallName::MemUnmap, CallName::MemRelease].into_iter().chain(parts.iter().flat_map(|_| of_part)).collect();
         if let Some((call, error)) = self.faults.foresee(&calls) {
             return self.fail_early(call, error.code());
         }

@@ -1,0 +1,17 @@
+#![doc = include_str!("README.md")]
+
+pub(crate) mod addresses;
+mod captures;
+mod clock;
+mod device;
+pub(crate) mod draw;
+mod faults;
+mod gaps;
+mod journal;
+mod order;
+pub(crate) mod player;
+pub(crate) mod prices;
+pub(crate) mod setup;
+pub(crate) mod step;
+mod streams;
+mod texts;

@@ -1,0 +1,137 @@
+//! The prices of calls: the measured ones, computed from the tables in `docs/driver-facts.md`, and others that show what a
+//! device asks the price of.
+
+use parkade::units::MIB;
+use parkade_sim::{CallName, CostModel, MeasuredH200, NoCost, SimOptions};
+use serde::{Deserialize, Serialize};
+
+/// The prices of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Prices {
+    /// Every call is free.
+    Free,
+    /// The measured prices.
+    Measured,
+    /// Prices from which the call and the bytes can be read.
+    Telling,
+    /// Prices so high that five calls exhaust the clock.
+    Exhausting,
+}
+
+/// Points of a price: MiB, and tenths of a microsecond.
+type Points = &'static [(u64, u64)];
+
+// facts: Time of one call.
+const MALLOC: Points = &[(2, 280), (20, 291), (256, 563), (1024, 766), (10_240, 5018)];
+const FREE: Points = &[(2, 246), (20, 299), (256, 965), (1024, 2637), (10_240, 29_622)];
+const CREATE: Points = &[(2, 121), (20, 115), (128, 84), (1024, 380)];
+const MAP: Points = &[(2, 8), (20, 8), (128, 5), (1024, 6)];
+const SET_ACCESS: Points = &[(2, 269), (20, 272), (128, 325), (1024, 549)];
+const UNMAP: Points = &[(2, 178), (20, 177), (128, 200), (1024, 282)];
+const RELEASE: Points = &[(2, 133), (20, 237), (128, 412), (1024, 2539)];
+
+/// Handles in a range of 1 GiB: the MiB of each, how many there are, and the microseconds of one call for all of them.
+const SET_ACCESS_OF_ALL: [(u64, i128, i128); 2] = [(2, 512, 10_462), (20, 51, 933)];
+const UNMAP_OF_ALL: [(u64, i128, i128); 2] = [(2, 512, 7_014), (20, 51, 640)];
+
+impl Prices {
+    /// Returns options with these prices.
+    pub(crate) fn given_to(self, options: SimOptions) -> SimOptions {
+        match self {
+            Prices::Free => options.cost_model(NoCost),
+            Prices::Measured => options.cost_model(MeasuredH200),
+            Prices::Telling | Prices::Exhausting => options.cost_model(Asked(self)),
+        }
+    }
+
+    /// Returns the price of one call.
+    pub(super) fn of(self, call: CallName, bytes: u64) -> u64 {
+        match self {
+            Prices::Free => 0,
+            Prices::Telling => (call as u64 + 1) * 1_000_000 + bytes / 4096,
+            Prices::Exhausting => u64::MAX / 5,
+            Prices::Measured => measured(call, bytes),
+        }
+    }
+
+    /// Returns the price of one call for memory in pieces of these sizes.
+    pub(super) fn of_pieces(self, call: CallName, pieces: &[u64]) -> u64 {
+        let Some(&first) = pieces.first() else { return self.of(call, 0) };
+        let saved = |bytes| if self == Prices::Measured { saved(call, bytes) } else { 0 };
+        let further = pieces.iter().map(|&bytes| self.of(call, bytes).saturating_sub(saved(bytes)));
+        further.fold(saved(first).min(self.of(call, first)), u64::saturating_add)
+    }
+}
+
+/// What the device asks for prices that no GPU has. Several pieces cost what the trait says by default.
+#[derive(Clone, Copy, Debug)]
+struct Asked(Prices);
+
+impl CostModel for Asked {
+    fn cost_ns(&self, call: CallName, bytes: u64) -> u64 {
+        self.0.of(call, bytes)
+    }
+}
+
+/// Returns the measured price of a call; those that were not measured are free.
+fn measured(call: CallName, bytes: u64) -> u64 {
+    let points = match call {
+        CallName::Malloc => MALLOC,
+        CallName::Free => FREE,
+        CallName::MemCreate => CREATE,
+        CallName::MemMap => MAP,
+        CallName::MemSetAccess => SET_ACCESS,
+        CallName::MemUnmap => UNMAP,
+        CallName::MemRelease => RELEASE,
+        CallName::EventRecord => return 165,
+        CallName::EventQuery => return 145,
+        // Between 3 and 24 microseconds were measured.
+        CallName::AddressReserve => return 13_500,
+        _ => return 0,
+    };
+    let points: Vec<(u64, i128)> = points.iter().map(|&(mib, price)| (mib * MIB, i128::from(price) * 100)).collect();
+    at(&points, bytes)
+}
+
+/// Returns the value at `bytes` on the lines between the points: that of the first point below it, and on the last line above
+/// the last point.
+fn at(points: &[(u64, i128)], bytes: u64) -> u64 {
+    let above = points.iter().position(|&(end, _)| bytes <= end).unwrap_or(points.len() - 1);
+    let value = if above == 0 {
+        points[0].1
+    } else {
+        let ((x0, y0), (x1, y1)) = (points[above - 1], points[above]);
+        y0 + (y1 - y0) * i128::from(bytes - x0) / i128::from(x1 - x0)
+    };
+    u64::try_from(value).unwrap_or(if value < 0 { 0 } else { u64::MAX })
+}
+
+/// Returns how much less each further piece of this size costs in a call for several pieces than in its own call.
+fn saved(call: CallName, bytes: u64) -> u64 {
+    let rows = match call {
+        CallName::MemSetAccess => SET_ACCESS_OF_ALL,
+        CallName::MemUnmap => UNMAP_OF_ALL,
+        _ => return 0,
+    };
+    let of_row = |(mib, count, all): (u64, i128, i128)| {
+        let single = i128::from(measured(call, mib * MIB));
+        let total = single * count - all * 1000;
+        // To the nearest nanosecond.
+        (mib * MIB, (total + (count - 1) / 2) / (count - 1))
+    };
+    let [small, large] = rows.map(of_row);
+    at(&[small, large, (1024 * MIB, large.1)], bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measured_prices_lie_on_the_lines_between_the_measurements() {
+        let of = |call, mib: u64| Prices::Measured.of(call, mib * MIB);
+        assert_eq!([0, 2, 11, 20, 20_480].map(|mib| of(CallName::Malloc, mib)), [28_000, 28_000, 28_550, 29_100, 974_244]);
+        assert_eq!(Prices::Measured.of_pieces(CallName::MemSetAccess, &[2 * MIB; 512]), 26_900 * 512 - 6_479 * 511);
+        assert_eq!(Prices::Measured.of_pieces(CallName::MemUnmap, &[20 * MIB; 51]), 640_000);
+    }
+}
