@@ -5,12 +5,14 @@ use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::AnyBackend;
-use crate::program::search::{Case, Stopped, run_cases};
+use crate::law::Broken;
+use crate::program::search::{Case, Draws, Stopped, run_cases};
 use crate::reference_device::draw::{Focus, program};
 use crate::reference_device::player::Player;
+use crate::reference_device::rules;
 use crate::reference_device::setup::Setup;
 use crate::reference_device::step::Step;
-use crate::suite::{Effort, Entry, Group, Verdict};
+use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// A drawn program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,6 +25,9 @@ impl Case for Program {
         &mut self.1
     }
 }
+
+/// The first of the numbers that distinguish the draws of the kinds.
+const SALT: u64 = 0xde_0000;
 
 /// The kinds of programs: name, focus, description.
 const KINDS: [(&str, Focus, &str); 7] = [
@@ -55,6 +60,21 @@ const KINDS: [(&str, Focus, &str); 7] = [
     ("contents", Focus::Contents, "memory has the contents that were last written to it, byte by byte, wherever it is mapped"),
 ];
 
+/// A rule: name, what draws and checks one case, and how many cases take as long as one program.
+type RuleCheck = (&'static str, fn(u64) -> Result<u64, Broken>, u32, &'static str);
+
+/// The rules that are also compared without a device.
+const RULES: [RuleCheck; 3] = [
+    ("prices", rules::prices, 4, "every call has the measured price, or lies on the line between two measured ones"),
+    ("addresses", rules::addresses, 8, "every address model places ranges as its rule says"),
+    (
+        "learned-addresses",
+        rules::learned,
+        2,
+        "what is learned from a process that follows the rules explains it entirely and repeats every placement",
+    ),
+];
+
 /// The entries of this group.
 pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     if !backend.is_simulated() {
@@ -64,7 +84,21 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
         let check = move |_: &AnyBackend, effort: &Effort| beside(effort, salt, focus);
         Entry::new(Group::Law, format!("device/{name}"), says, check)
     };
-    (0xde_0000..).zip(KINDS).map(entry).collect()
+    let rule = |(name, check, share, says): RuleCheck| {
+        let check = move |_: &AnyBackend, effort: &Effort| cases(effort, share, check);
+        Entry::new(Group::Law, format!("device/{name}"), says, check)
+    };
+    (SALT..).zip(KINDS).map(entry).chain(RULES.map(rule)).collect()
+}
+
+/// Checks cases that are drawn from a number each, until one fails.
+fn cases(effort: &Effort, share: u32, check: fn(u64) -> Result<u64, Broken>) -> Verdict {
+    let mut draws = Draws::new(effort.seed);
+    let mut operations = 0;
+    for _ in 0..effort.cases.saturating_mul(share) {
+        operations += check(draws.below(u64::MAX)).map_err(Trouble::from)?;
+    }
+    Ok(Evidence { operations, measured: format!("{operations} operations"), text: String::new() })
 }
 
 /// Plays random programs on the simulated device and on the plain device.
@@ -94,9 +128,19 @@ mod tests {
 
     #[test]
     fn both_devices_agree() {
-        for (salt, (name, focus, _)) in (0xde_0000..).zip(KINDS) {
+        for (salt, (name, focus, _)) in (SALT..).zip(KINDS) {
             let begin = std::time::Instant::now();
             let verdict = beside(&Effort::new(300, 0), salt, focus);
+            eprintln!("{name} {:?}", begin.elapsed());
+            assert!(verdict.is_ok(), "{name}: {verdict:#?}");
+        }
+    }
+
+    #[test]
+    fn rules_agree() {
+        for (name, check, share, _) in RULES {
+            let begin = std::time::Instant::now();
+            let verdict = cases(&Effort::new(300, 0), share, check);
             eprintln!("{name} {:?}", begin.elapsed());
             assert!(verdict.is_ok(), "{name}: {verdict:#?}");
         }

@@ -51,7 +51,12 @@ pub(crate) fn program(focus: Focus, seed: u64) -> (Setup, Vec<Step>) {
 }
 
 impl Pen {
-    fn below(&mut self, bound: u64) -> u64 {
+    /// Begins to draw numbers, without a program.
+    pub(super) fn new(seed: u64) -> Pen {
+        Pen { draws: Draws::new(seed), focus: Focus::Memory, steps: Vec::new() }
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.draws.below(bound)
     }
 
@@ -109,7 +114,7 @@ impl Pen {
     }
 
     /// Draws where ranges are placed. Reservations get places that lie side by side more often than gigabytes apart.
-    fn rule(&mut self, is_reservation: bool) -> Rule {
+    pub(super) fn rule(&mut self, is_reservation: bool) -> Rule {
         let near = 0x4000_0000_0000 + if is_reservation { 0 } else { PAGE * self.below(40) };
         match self.below(if is_reservation { 9 } else { 8 }) {
             0 => Rule::Up(ASCENDING_START, 0),
@@ -232,6 +237,26 @@ impl Pen {
         let mib = self.pick(&[2, 20, 128, 256, 1024, 10_240]);
         let around = self.pick(&[0, 1, -1, PAGE as i64, -(PAGE as i64), 5 * PAGE as i64]);
         Size::Bytes((mib * MIB).saturating_add_signed(around))
+    }
+
+    /// Draws a number of bytes close to one whose price was measured, or any number.
+    pub(super) fn measured_bytes(&mut self) -> u64 {
+        match self.measured_size() {
+            Size::Bytes(bytes) if !self.one_in(4) => bytes,
+            _ => {
+                let bits = self.below(64);
+                (u64::MAX - self.below(1 << 62)) >> bits
+            }
+        }
+    }
+
+    /// Draws whole pages that a model may have to place: often as many as an earlier range had, rarely very many.
+    pub(super) fn placed_bytes(&mut self) -> u64 {
+        match self.below(24) {
+            0 => self.pick(&[1 << 30, (1 << 30) + PAGE, (1 << 30) - PAGE, 1 << 44, 1 << 63, u64::MAX - PAGE + 1]),
+            1 => PAGE * (1 + self.below(300)),
+            _ => self.pick(&[1, 1, 1, 2, 10, 10, 14, 15, 16, 17, 18, 31, 32, 33, 36, 74]) * PAGE,
+        }
     }
 
     /// Draws a size of whole pages, with a few exceptions.

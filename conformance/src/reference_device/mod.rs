@@ -11,6 +11,7 @@ mod journal;
 mod order;
 pub(crate) mod player;
 pub(crate) mod prices;
+pub(crate) mod rules;
 pub(crate) mod setup;
 pub(crate) mod step;
 mod streams;

@@ -1,32 +1,44 @@
 //! The options of a device, as they are drawn and written.
 
 use parkade::units::Bytes;
-use parkade_sim::address::{
-    ASCENDING_START, Ascending, AscendingReservations, DESCENDING_END, Descending, ObservedDriver, Reuse, Scripted,
-};
+use parkade_sim::address::ASCENDING_START;
 use parkade_sim::{EventTiming, SimDevice, SimOptions};
 use serde::{Deserialize, Serialize};
 
-use super::addresses::{Answers, Rule};
+use super::addresses::Rule;
 use super::prices::Prices;
 
 /// Passes the simulated device's model of a rule to a method that accepts any model.
 macro_rules! with_model {
     ($rule:expr, $give:expr) => {
         match $rule.clone() {
-            Rule::Up(ASCENDING_START, 0) => $give(Ascending::new()),
-            Rule::Up(start, gap) => $give(Ascending::starting_at(start, gap)),
-            Rule::Down(DESCENDING_END, 0) => $give(Descending::new()),
-            Rule::Down(end, gap) => $give(Descending::ending_at(end, gap)),
-            Rule::Reuse => $give(Reuse::new()),
-            Rule::Apart => $give(AscendingReservations::new()),
-            Rule::Listed(list, false) => $give(Scripted::new(list)),
-            Rule::Listed(list, true) => $give(Scripted::for_reservations(list)),
-            Rule::Observed => $give(ObservedDriver::new()),
-            Rule::Answers(list) => $give(Answers::new(list)),
+            $crate::reference_device::addresses::Rule::Up(parkade_sim::address::ASCENDING_START, 0) => {
+                $give(parkade_sim::address::Ascending::new())
+            }
+            $crate::reference_device::addresses::Rule::Up(start, gap) => {
+                $give(parkade_sim::address::Ascending::starting_at(start, gap))
+            }
+            $crate::reference_device::addresses::Rule::Down(parkade_sim::address::DESCENDING_END, 0) => {
+                $give(parkade_sim::address::Descending::new())
+            }
+            $crate::reference_device::addresses::Rule::Down(end, gap) => {
+                $give(parkade_sim::address::Descending::ending_at(end, gap))
+            }
+            $crate::reference_device::addresses::Rule::Reuse => $give(parkade_sim::address::Reuse::new()),
+            $crate::reference_device::addresses::Rule::Apart => $give(parkade_sim::address::AscendingReservations::new()),
+            $crate::reference_device::addresses::Rule::Listed(list, false) => $give(parkade_sim::address::Scripted::new(list)),
+            $crate::reference_device::addresses::Rule::Listed(list, true) => {
+                $give(parkade_sim::address::Scripted::for_reservations(list))
+            }
+            $crate::reference_device::addresses::Rule::Observed => $give(parkade_sim::address::ObservedDriver::new()),
+            $crate::reference_device::addresses::Rule::Answers(list) => {
+                $give($crate::reference_device::addresses::Answers::new(list))
+            }
         }
     };
 }
+
+pub(super) use with_model;
 
 /// When events complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,0 +1,143 @@
+//! The rules for prices and addresses alone, without a device: more and larger numbers than programs reach.
+
+use parkade::units::MIB;
+use parkade_sim::address::{AddressModel, DESCENDING_END, LearnedAddressSpace, ObservedDriver, PlacementStep};
+use parkade_sim::{CallName, CostModel, MeasuredH200, NoCost, PAGE_BYTES as PAGE};
+
+use super::addresses::{Placer, Rule};
+use super::draw::Pen;
+use super::prices::Prices;
+use super::setup::with_model;
+use crate::law::{Broken, Law, ensure};
+
+/// Asks for prices of sizes around the measured ones, and of calls for several pieces.
+pub(crate) fn prices(seed: u64) -> Result<u64, Broken> {
+    let mut pen = Pen::new(seed);
+    for call in CallName::ALL {
+        // Only these calls can find nothing there.
+        let least = if matches!(call, CallName::MemSetAccess | CallName::MemUnmap) { 0 } else { 1 };
+        let sizes: Vec<(u64, u64)> = (0..least + pen.below(4)).map(|_| (pen.measured_bytes(), 1 + pen.below(4))).collect();
+        let each: Vec<u64> = sizes.iter().flat_map(|&(bytes, count)| (0..count).map(move |_| bytes)).collect();
+        let one = pen.measured_bytes();
+        let name = call.as_str();
+        let seen = (MeasuredH200.cost_ns(call, one), MeasuredH200.cost_of_handles_ns(call, &sizes));
+        let expected = (Prices::Measured.of(call, one), Prices::Measured.of_pieces(call, &each));
+        ensure(Law::Device, seen == expected, || {
+            format!("{name} of {one} bytes and of {sizes:?} costs {seen:?}, expected {expected:?}")
+        })?;
+        let free = (NoCost.cost_ns(call, one), NoCost.cost_of_handles_ns(call, &sizes));
+        ensure(Law::Device, free == (0, 0), || format!("{name} costs {free:?} where calls are free"))?;
+    }
+    Ok(CallName::COUNT as u64)
+}
+
+/// Places and frees ranges by one rule.
+pub(crate) fn addresses(seed: u64) -> Result<u64, Broken> {
+    let mut pen = Pen::new(seed);
+    let is_reservation = pen.below(2) == 0;
+    let rule = pen.rule(is_reservation);
+    let mut model = with_model!(rule, |model| Box::new(model) as Box<dyn AddressModel>);
+    let mut placer = Placer::new(&rule);
+    let mut live: Vec<(u64, u64)> = Vec::new();
+    let steps = 20 + pen.below(80);
+    for step in 0..steps {
+        if pen.below(5) < 2 && !live.is_empty() {
+            let (address, bytes) = live.swap_remove(pen.below(live.len() as u64) as usize);
+            model.release(address, bytes);
+            placer.release(address, bytes);
+            continue;
+        }
+        let bytes = pen.placed_bytes();
+        let (seen, expected) = (model.place(bytes, bytes), placer.place(bytes, bytes));
+        ensure(Law::Device, seen == expected, || {
+            format!("under {rule:?}, with {live:x?}, step {step} places {bytes} bytes at {seen:x?}, expected {expected:x?}")
+        })?;
+        live.extend(seen.map(|address| (address, bytes)));
+        if pen.below(20) == 0 {
+            let clone = model.boxed_clone();
+            let mut original = std::mem::replace(&mut model, clone);
+            original.place(PAGE, PAGE);
+        }
+    }
+    Ok(steps)
+}
+
+/// A process in which other code uses the address space too: the program's steps, and how many actions of the other code there
+/// were.
+fn process(pen: &mut Pen) -> (Vec<PlacementStep>, u64) {
+    let mut placer = Placer::new(&Rule::Observed);
+    let (mut own, mut other, mut steps, mut actions) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let others = pen.below(3);
+    for _ in 0..others * 4 {
+        let bytes = pen.placed_bytes().min(512 * MIB);
+        other.extend(placer.place(bytes, bytes).map(|address| (address, bytes)));
+        actions += 1;
+    }
+    // A request frees ranges before it takes one.
+    let mut moment = 0;
+    for _ in 0..20 + pen.below(60) {
+        if others > 0 && pen.below(12) == 0 {
+            actions += 1;
+            if !other.is_empty() && pen.below(3) > 0 {
+                let (address, bytes) = other.swap_remove(pen.below(other.len() as u64) as usize);
+                placer.release(address, bytes);
+            } else {
+                let bytes = pen.placed_bytes().min(512 * MIB);
+                other.extend(placer.place(bytes, bytes).map(|address| (address, bytes)));
+            }
+        }
+        if pen.below(3) == 0 && !own.is_empty() {
+            let (address, bytes) = own.swap_remove(pen.below(own.len() as u64) as usize);
+            placer.release(address, bytes);
+            steps.push(PlacementStep { moment, taken: false, address, bytes });
+        } else {
+            let bytes = pen.placed_bytes().min(512 * MIB);
+            let Some(address) = placer.place(bytes, bytes) else { continue };
+            own.push((address, bytes));
+            steps.push(PlacementStep { moment, taken: true, address, bytes });
+            moment += 1;
+        }
+    }
+    (steps, actions)
+}
+
+/// Learns an address space from a process and places its ranges again.
+pub(crate) fn learned(seed: u64) -> Result<u64, Broken> {
+    let mut pen = Pen::new(seed);
+    let (steps, actions) = process(&mut pen);
+    let learned = LearnedAddressSpace::from_steps(&steps);
+    let placements = steps.iter().filter(|step| step.taken).count();
+    let seen = learned.placements;
+    ensure(Law::Device, seen == placements, || format!("{seen} of {placements} placements were learned: {steps:x?}"))?;
+    let is_impossible = learned.explained + learned.unexplained > placements || (actions == 0 && learned.unexplained > 0);
+    ensure(Law::Device, !is_impossible, || {
+        let (explained, unexplained) = (learned.explained, learned.unexplained);
+        format!("of {placements} placements, {explained} follow the rules and {unexplained} are unexplained: {steps:x?}")
+    })?;
+    if actions == 0 && placements > 0 {
+        // The first one shows where the address space ends.
+        let explained = learned.explained;
+        ensure(Law::Device, explained + 1 == placements, || {
+            format!("{explained} of {placements} placements follow the rules, expected all but the first: {steps:x?}")
+        })?;
+    }
+    if learned.unexplained > 0 {
+        return Ok(steps.len() as u64);
+    }
+    let mut model = ObservedDriver::learned(&learned);
+    for (number, step) in steps.iter().enumerate() {
+        model.set_moment(step.moment);
+        if !step.taken {
+            model.release(step.address, step.bytes);
+            continue;
+        }
+        let seen = model.place(step.bytes, step.bytes);
+        ensure(Law::Device, seen == Some(step.address), || {
+            format!("the learned model places step {number} at {seen:x?}, the process at {:x}: {steps:x?}", step.address)
+        })?;
+    }
+    // Beyond what was learned, every address is free.
+    let rest = model.place(DESCENDING_END / 2, PAGE);
+    ensure(Law::Device, rest.is_some(), || "a run that needs more memory than the recorded one finds none".to_owned())?;
+    Ok(steps.len() as u64)
+}
