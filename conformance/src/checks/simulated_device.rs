@@ -60,7 +60,7 @@ const KINDS: [(&str, Focus, &str); 7] = [
     ("contents", Focus::Contents, "memory has the contents that were last written to it, byte by byte, wherever it is mapped"),
 ];
 
-/// A rule: name, what draws and checks one case, and how many cases take as long as one program.
+/// A rule: name, what draws and checks one case, and how many cases are drawn for each program of the other entries.
 type RuleCheck = (&'static str, fn(u64) -> Result<u64, Broken>, u32, &'static str);
 
 /// The rules that are also compared without a device.
@@ -70,8 +70,8 @@ const RULES: [RuleCheck; 3] = [
     (
         "learned-addresses",
         rules::learned,
-        2,
-        "what is learned from a process that follows the rules explains it entirely and repeats every placement",
+        1,
+        "what is learned from a process that follows the rules explains it, and repeats every placement that it explains",
     ),
 ];
 
@@ -129,9 +129,7 @@ mod tests {
     #[test]
     fn both_devices_agree() {
         for (salt, (name, focus, _)) in (SALT..).zip(KINDS) {
-            let begin = std::time::Instant::now();
             let verdict = beside(&Effort::new(300, 0), salt, focus);
-            eprintln!("{name} {:?}", begin.elapsed());
             assert!(verdict.is_ok(), "{name}: {verdict:#?}");
         }
     }
@@ -139,9 +137,7 @@ mod tests {
     #[test]
     fn rules_agree() {
         for (name, check, share, _) in RULES {
-            let begin = std::time::Instant::now();
             let verdict = cases(&Effort::new(300, 0), share, check);
-            eprintln!("{name} {:?}", begin.elapsed());
             assert!(verdict.is_ok(), "{name}: {verdict:#?}");
         }
     }

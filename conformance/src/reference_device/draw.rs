@@ -115,7 +115,8 @@ impl Pen {
 
     /// Draws where ranges are placed. Reservations get places that lie side by side more often than gigabytes apart.
     pub(super) fn rule(&mut self, is_reservation: bool) -> Rule {
-        let near = 0x4000_0000_0000 + if is_reservation { 0 } else { PAGE * self.below(40) };
+        // Pages are kept in groups of 64.
+        let near = 0x4000_0000_0000 + PAGE * if is_reservation { 56 + self.below(9) } else { self.below(40) };
         match self.below(if is_reservation { 9 } else { 8 }) {
             0 => Rule::Up(ASCENDING_START, 0),
             1 => Rule::Up(near, self.below(3) * PAGE),
@@ -166,7 +167,7 @@ impl Pen {
         match self.focus {
             Focus::Memory | Focus::Captures => {}
             Focus::Virtual | Focus::Runs => {
-                let pages = 4 + self.below(12);
+                let pages = if self.one_in(6) { 1200 } else { 4 + self.below(12) };
                 self.steps.push(Step::Reserve(Size::Bytes(pages * PAGE)));
             }
             Focus::Streams => (0..3).for_each(|_| self.steps.push(Step::CreateEvent)),
@@ -177,6 +178,9 @@ impl Pen {
                 self.steps.push(Step::Reserve(Size::Bytes(6 * PAGE)));
                 let pages = 1 + self.below(2);
                 self.mapped(pages, 0);
+                if self.focus == Focus::Races && self.one_in(300) {
+                    self.crowd();
+                }
                 // The same memory a second time.
                 if self.one_in(2) {
                     let memory = self.which();
@@ -184,6 +188,16 @@ impl Pen {
                 }
             }
         }
+    }
+
+    /// Uses so much memory that the device forgets the uses that are done.
+    fn crowd(&mut self) {
+        let (at, stream, other) = (self.spot(Base::Malloc), self.stream(), self.stream());
+        let crowd = |stream, count, offset| Step::Crowd(stream, count, Spot { offset, which: 2, ..at }, true);
+        self.steps.extend([crowd(stream, 300, 0), Step::Record(0, stream), crowd(other, 300, 2400), Step::Wait(0)]);
+        self.steps.extend([crowd(stream, 300, 4800), crowd(stream, 200, 7200)]);
+        let uses = [Use { at: Spot { which: 2, ..at }, size: Size::Bytes(4096), writes: false }];
+        self.steps.push(Step::Kernel(other + 1, 1, uses.to_vec()));
     }
 
     fn next(&mut self) {
@@ -584,7 +598,7 @@ impl Pen {
     fn many_races(&mut self) {
         let (at, stream) = (self.spot(Base::Malloc), self.stream());
         let used = |writes| vec![Use { at, size: Size::Bytes(512), writes }];
-        if self.one_in(6) {
+        if self.one_in(10) {
             self.steps.push(Step::Kernel(stream, 1, used(true)));
             let other = stream + 1;
             (0..40).for_each(|_| self.steps.push(Step::Kernel(other, 1, [used(true), used(false), used(false)].concat())));

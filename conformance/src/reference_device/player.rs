@@ -6,7 +6,9 @@ use std::fmt::Debug;
 use parkade::device::{Capture, DeviceBackend, GraphNode};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::address::Scripted;
-use parkade_sim::{Access, AccessKind, Call, CallName, Kernel, LogLevel, PAGE_BYTES, SimDevice, SimEvent, SimPhysical};
+use parkade_sim::{
+    Access, AccessError, AccessKind, Call, CallName, Kernel, LogLevel, PAGE_BYTES, SimDevice, SimEvent, SimPhysical,
+};
 
 use super::addresses::{Answers, Rule};
 use super::device::{Event, Memory, PlainDevice, Touch};
@@ -50,6 +52,13 @@ fn same<T: PartialEq + Debug>(what: &str, device: &T, plain: &T) -> Result<(), B
         return Ok(());
     }
     Err(Broken::new(Law::Device, format!("{what}: the device has {device:?}, the plain device {plain:?}")))
+}
+
+/// Compares the outcomes of work, and the texts of their errors.
+fn same_access(device: Result<(), AccessError>, plain: Result<(), AccessError>) -> Result<(), Broken> {
+    same("the answer", &device, &plain)?;
+    let text = |error: AccessError| texts::illegal(error).to_owned();
+    same("the error's text", &device.map_err(|error| error.to_string()), &plain.map_err(text))
 }
 
 fn stream_id(stream: u64) -> StreamId {
@@ -104,7 +113,9 @@ impl Player {
             Step::BeginCapture(_) | Step::EndCapture(_) | Step::CaptureWork(_) | Step::CaptureWait(..) | Step::Capture(..) => {
                 self.capture(step)
             }
-            Step::Kernel(..) | Step::Fill(..) | Step::Copy(..) | Step::Read(..) | Step::Ask(_) => self.work(step),
+            Step::Kernel(..) | Step::Crowd(..) | Step::Fill(..) | Step::Copy(..) | Step::Read(..) | Step::Ask(_) => {
+                self.work(step)
+            }
             _ => self.stream_step(step),
         }
     }
@@ -480,17 +491,21 @@ impl Player {
                 };
                 let accesses = uses.iter().map(access).collect();
                 let kernel = Kernel { stream: stream_id(stream), duration_ns, label: "kernel".into(), accesses };
-                same("the answer", &self.device.kernel(kernel), &self.plain.kernel(stream, duration_ns, "kernel", &uses))
+                same_access(self.device.kernel(kernel), self.plain.kernel(stream, duration_ns, "kernel", &uses))
             }
+            Step::Crowd(stream, count, spot, writes) => (0..count as i64).try_for_each(|number| {
+                let at = Spot { offset: spot.offset.wrapping_add(8 * number), ..spot };
+                self.work(&Step::Kernel(stream, 0, vec![Use { at, size: Size::Bytes(4), writes }]))
+            }),
             Step::Fill(spot, size, word, stream) => {
                 let ((address, bytes), stream) = (self.range(spot, size), self.stream(stream));
                 let seen = self.device.fill(DeviceAddress(address), Bytes(bytes), word, stream_id(stream));
-                same("the answer", &seen, &self.plain.fill(address, bytes, word, stream))
+                same_access(seen, self.plain.fill(address, bytes, word, stream))
             }
             Step::Copy(from, to, size, stream) => {
                 let ((from, bytes), (to, _), stream) = (self.range(from, size), self.at(to), self.stream(stream));
                 let seen = self.device.copy(DeviceAddress(from), DeviceAddress(to), Bytes(bytes), stream_id(stream));
-                same("the answer", &seen, &self.plain.copy(from, to, bytes, stream))
+                same_access(seen, self.plain.copy(from, to, bytes, stream))
             }
             Step::Read(spot, bytes) => self.read(self.at(spot).0, bytes),
             Step::Ask(spot) => self.ask(self.at(spot).0),

@@ -8,6 +8,7 @@ use super::addresses::{Placer, Rule};
 use super::draw::Pen;
 use super::prices::Prices;
 use super::setup::with_model;
+use super::texts;
 use crate::law::{Broken, Law, ensure};
 
 /// Asks for prices of sizes around the measured ones, and of calls for several pieces.
@@ -20,6 +21,7 @@ pub(crate) fn prices(seed: u64) -> Result<u64, Broken> {
         let each: Vec<u64> = sizes.iter().flat_map(|&(bytes, count)| (0..count).map(move |_| bytes)).collect();
         let one = pen.measured_bytes();
         let name = call.as_str();
+        ensure(Law::Device, name == texts::name(call), || format!("{call:?} has the name {name}"))?;
         let seen = (MeasuredH200.cost_ns(call, one), MeasuredH200.cost_of_handles_ns(call, &sizes));
         let expected = (Prices::Measured.of(call, one), Prices::Measured.of_pieces(call, &each));
         ensure(Law::Device, seen == expected, || {
@@ -65,8 +67,11 @@ pub(crate) fn addresses(seed: u64) -> Result<u64, Broken> {
 /// A process in which other code uses the address space too: the program's steps, and how many actions of the other code there
 /// were.
 fn process(pen: &mut Pen) -> (Vec<PlacementStep>, u64) {
-    let mut placer = Placer::new(&Rule::Observed);
-    let (mut own, mut other, mut steps, mut actions) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let rules = [Rule::Observed, Rule::Observed, Rule::Observed, Rule::Reuse, Rule::Up(1 << 46, 0), Rule::Down(1 << 46, 0)];
+    let rule = &rules[pen.below(6) as usize];
+    let mut placer = Placer::new(rule);
+    let (mut own, mut other, mut steps) = (Vec::new(), Vec::new(), Vec::new());
+    let mut actions = u64::from(*rule != Rule::Observed);
     let others = pen.below(3);
     for _ in 0..others * 4 {
         let bytes = pen.placed_bytes().min(512 * MIB);
@@ -101,28 +106,43 @@ fn process(pen: &mut Pen) -> (Vec<PlacementStep>, u64) {
     (steps, actions)
 }
 
-/// Learns an address space from a process and places its ranges again.
+/// The number of processes from which one case learns, and how many of them must be explained entirely.
+const PROCESSES: [usize; 2] = [6, 2];
+
+/// Learns address spaces from processes and places their ranges again.
 pub(crate) fn learned(seed: u64) -> Result<u64, Broken> {
     let mut pen = Pen::new(seed);
-    let (steps, actions) = process(&mut pen);
-    let learned = LearnedAddressSpace::from_steps(&steps);
-    let placements = steps.iter().filter(|step| step.taken).count();
-    let seen = learned.placements;
-    ensure(Law::Device, seen == placements, || format!("{seen} of {placements} placements were learned: {steps:x?}"))?;
-    let is_impossible = learned.explained + learned.unexplained > placements || (actions == 0 && learned.unexplained > 0);
-    ensure(Law::Device, !is_impossible, || {
-        let (explained, unexplained) = (learned.explained, learned.unexplained);
-        format!("of {placements} placements, {explained} follow the rules and {unexplained} are unexplained: {steps:x?}")
-    })?;
-    if actions == 0 && placements > 0 {
-        // The first one shows where the address space ends.
-        let explained = learned.explained;
-        ensure(Law::Device, explained + 1 == placements, || {
-            format!("{explained} of {placements} placements follow the rules, expected all but the first: {steps:x?}")
-        })?;
+    let [count, least] = PROCESSES;
+    let (mut explained, mut operations) = (0, 0);
+    for _ in 0..count {
+        let (steps, actions) = process(&mut pen);
+        explained += usize::from(learn(&steps, actions)?);
+        operations += steps.len() as u64;
     }
-    if learned.unexplained > 0 {
-        return Ok(steps.len() as u64);
+    ensure(Law::Device, explained >= least, || format!("of {count} processes, only {explained} are explained (draw {seed})"))?;
+    Ok(operations)
+}
+
+/// Learns from a process in which other code acted so many times. Returns whether every placement is explained; if so, the
+/// learned model must repeat it.
+fn learn(steps: &[PlacementStep], actions: u64) -> Result<bool, Broken> {
+    let learned = LearnedAddressSpace::from_steps(steps);
+    let placements = steps.iter().filter(|step| step.taken).count();
+    // Learning gives up if it would take too long.
+    if learned.placements == 0 && actions > 0 {
+        return Ok(false);
+    }
+    let (all, explained, unexplained) = (learned.placements, learned.explained, learned.unexplained);
+    let is_possible = all == placements && explained + unexplained <= placements && (actions > 0 || unexplained == 0);
+    ensure(Law::Device, is_possible, || {
+        format!("of {placements} placements, {all} are known, {explained} follow the rules, {unexplained} do not: {steps:x?}")
+    })?;
+    // The first one shows where the address space ends.
+    ensure(Law::Device, actions > 0 || explained + usize::from(placements > 0) == placements, || {
+        format!("{explained} of {placements} placements follow the rules, expected all but the first: {steps:x?}")
+    })?;
+    if unexplained > 0 {
+        return Ok(false);
     }
     let mut model = ObservedDriver::learned(&learned);
     for (number, step) in steps.iter().enumerate() {
@@ -137,7 +157,7 @@ pub(crate) fn learned(seed: u64) -> Result<u64, Broken> {
         })?;
     }
     // Beyond what was learned, every address is free.
-    let rest = model.place(DESCENDING_END / 2, PAGE);
+    let rest = model.place(DESCENDING_END / 4, PAGE);
     ensure(Law::Device, rest.is_some(), || "a run that needs more memory than the recorded one finds none".to_owned())?;
-    Ok(steps.len() as u64)
+    Ok(true)
 }

@@ -101,6 +101,8 @@ pub(crate) enum Step {
     CompleteOne(usize),
     CompleteAll,
     Kernel(usize, u64, Vec<Use>),
+    /// As many kernels, each of which uses four bytes, eight bytes after those of the one before.
+    Crowd(usize, u64, Spot, bool),
     Fill(Spot, Size, u32, usize),
     Copy(Spot, Spot, Size, usize),
     Read(Spot, u64),

@@ -1,10 +1,43 @@
 //! The text of a logged call: a JSON array without spaces, as the fake driver writes it.
 
-use parkade_sim::{AddressName, Call, CallSubject};
+use parkade_sim::{AccessError, AddressName, Call, CallName, CallSubject};
+
+/// Returns the driver's name of a call.
+pub(super) fn name(call: CallName) -> &'static str {
+    match call {
+        CallName::MemGetInfo => "cudaMemGetInfo",
+        CallName::Malloc => "cudaMalloc",
+        CallName::Free => "cudaFree",
+        CallName::EventCreate => "cudaEventCreate",
+        CallName::EventRecord => "cudaEventRecord",
+        CallName::EventQuery => "cudaEventQuery",
+        CallName::EventSynchronize => "cudaEventSynchronize",
+        CallName::EventDestroy => "cudaEventDestroy",
+        CallName::DeviceSynchronize => "cudaDeviceSynchronize",
+        CallName::AddressReserve => "cuMemAddressReserve",
+        CallName::AddressFree => "cuMemAddressFree",
+        CallName::MemCreate => "cuMemCreate",
+        CallName::MemMap => "cuMemMap",
+        CallName::MemSetAccess => "cuMemSetAccess",
+        CallName::MemUnmap => "cuMemUnmap",
+        CallName::MemRelease => "cuMemRelease",
+        CallName::StreamSynchronize => "cudaStreamSynchronize",
+        CallName::StreamWaitEvent => "cudaStreamWaitEvent",
+    }
+}
+
+/// Returns the text of an illegal access.
+pub(super) fn illegal(error: AccessError) -> &'static str {
+    match error {
+        AccessError::NotMapped => "no memory is mapped at the address",
+        AccessError::NoAccess => "the device has no access to the memory mapped at the address",
+        AccessError::NotWords => "the address and the size must be multiples of 4 bytes",
+    }
+}
 
 /// Returns the text of a call.
 pub(super) fn line(call: &Call) -> String {
-    let mut items = vec![quoted(call.name.as_str()), call.result.to_string()];
+    let mut items = vec![quoted(name(call.name)), call.result.to_string()];
     items.extend(arguments(call));
     format!("[{}]", items.join(","))
 }

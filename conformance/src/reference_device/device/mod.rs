@@ -20,6 +20,7 @@ use super::journal::Journal;
 use super::order::{self, Known, Order, Span};
 use super::setup::{Complete, Setup};
 use super::streams::Streams;
+use super::texts;
 
 pub(super) use virtual_calls::Memory;
 pub(super) use work::Touch;
@@ -117,7 +118,7 @@ const NOT_SUPPORTED: u32 = 801;
 const UNKNOWN: u32 = 999;
 
 fn driver<T>(call: CallName, outcome: Outcome<T>) -> Result<T, BackendError> {
-    outcome.map_err(|code| BackendError::Driver { call: call.as_str(), code })
+    outcome.map_err(|code| BackendError::Driver { call: texts::name(call), code })
 }
 
 fn code<T>(outcome: &Outcome<T>) -> u32 {
