@@ -62,7 +62,7 @@ impl PlainDevice {
     }
 
     pub(in super::super) fn fill(&mut self, address: u64, bytes: u64, word: u32, stream: u64) -> Result<(), AccessError> {
-        if address % 4 != 0 || bytes % 4 != 0 {
+        if !address.is_multiple_of(4) || !bytes.is_multiple_of(4) {
             return Err(AccessError::NotWords);
         }
         let written = self.touch(Touch { address, bytes, kind: AccessKind::Write })?;
