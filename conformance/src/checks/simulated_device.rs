@@ -88,7 +88,12 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
         let check = move |_: &AnyBackend, effort: &Effort| cases(effort, share, check);
         Entry::new(Group::Law, format!("device/{name}"), says, check)
     };
-    (SALT..).zip(KINDS).map(entry).chain(RULES.map(rule)).collect()
+    let says =
+        "of the placements in recordings of real runs, exactly as many follow the rules as documented; learning repeats all";
+    let recorded = Entry::new(Group::Law, "device/recorded-addresses", says, |_: &AnyBackend, _: &Effort| {
+        rules::recorded().map(Evidence::operations).map_err(Trouble::from)
+    });
+    (SALT..).zip(KINDS).map(entry).chain(RULES.map(rule)).chain([recorded]).collect()
 }
 
 /// Checks cases that are drawn from a number each, until one fails.
@@ -132,6 +137,11 @@ mod tests {
             let verdict = beside(&Effort::new(300, 0), salt, focus);
             assert!(verdict.is_ok(), "{name}: {verdict:#?}");
         }
+    }
+
+    #[test]
+    fn real_runs_are_explained_as_documented() {
+        assert!(rules::recorded().is_ok_and(|operations| operations > 1000));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod faults;
 mod gaps;
 mod journal;
 mod order;
+mod placements;
 pub(crate) mod player;
 pub(crate) mod prices;
 pub(crate) mod rules;

@@ -6,6 +6,7 @@ use parkade_sim::{CallName, CostModel, MeasuredH200, NoCost, PAGE_BYTES as PAGE}
 
 use super::addresses::{Placer, Rule};
 use super::draw::Pen;
+use super::placements;
 use super::prices::Prices;
 use super::setup::with_model;
 use super::texts;
@@ -144,7 +145,13 @@ fn learn(steps: &[PlacementStep], actions: u64) -> Result<bool, Broken> {
     if unexplained > 0 {
         return Ok(false);
     }
-    let mut model = ObservedDriver::learned(&learned);
+    repeats(&learned, steps)?;
+    Ok(true)
+}
+
+/// Checks that the learned model places the ranges of a process where they were.
+fn repeats(learned: &LearnedAddressSpace, steps: &[PlacementStep]) -> Result<(), Broken> {
+    let mut model = ObservedDriver::learned(learned);
     for (number, step) in steps.iter().enumerate() {
         model.set_moment(step.moment);
         if !step.taken {
@@ -158,6 +165,10 @@ fn learn(steps: &[PlacementStep], actions: u64) -> Result<bool, Broken> {
     }
     // Beyond what was learned, every address is free.
     let rest = model.place(DESCENDING_END / 4, PAGE);
-    ensure(Law::Device, rest.is_some(), || "a run that needs more memory than the recorded one finds none".to_owned())?;
-    Ok(true)
+    ensure(Law::Device, rest.is_some(), || "a run that needs more memory than the recorded one finds none".to_owned())
+}
+
+/// Learns from real runs; their placements are the same whatever the seed.
+pub(crate) fn recorded() -> Result<u64, Broken> {
+    placements::check(repeats)
 }

@@ -8,6 +8,7 @@ mod digests;
 mod export;
 mod golden;
 mod packing;
+mod placements;
 mod predictions;
 mod releases;
 mod self_check;
