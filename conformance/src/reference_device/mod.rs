@@ -7,6 +7,7 @@ mod device;
 pub(crate) mod draw;
 mod faults;
 mod gaps;
+mod handle;
 mod journal;
 mod order;
 mod placements;

@@ -6,13 +6,12 @@ use std::fmt::Debug;
 use parkade::device::{Capture, DeviceBackend, GraphNode};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::address::Scripted;
-use parkade_sim::{
-    Access, AccessError, AccessKind, Call, CallName, Kernel, LogLevel, PAGE_BYTES, SimDevice, SimEvent, SimPhysical,
-};
+use parkade_sim::{Access, AccessError, Call, CallName, Kernel, LogLevel, PAGE_BYTES, SimDevice, SimEvent, SimPhysical};
 
 use super::addresses::{Answers, Rule};
-use super::device::{Event, Memory, PlainDevice, Touch};
+use super::device::{Event, PlainDevice};
 use super::faults::plan_of;
+use super::handle::Memory;
 use super::order;
 use super::setup::Setup;
 use super::step::{Base, Size, Spot, Step, Use};
@@ -480,16 +479,13 @@ impl Player {
         match *step {
             Step::Kernel(stream, duration_ns, ref uses) => {
                 let stream = self.stream(stream);
-                let touch = |used: &Use| {
+                let access = |used: &Use| {
                     let (address, bytes) = self.range(used.at, used.size);
-                    Touch { address, bytes, kind: if used.writes { AccessKind::Write } else { AccessKind::Read } }
+                    let access = if used.writes { Access::write } else { Access::read };
+                    access(DeviceAddress(address), Bytes(bytes))
                 };
-                let uses: Vec<Touch> = uses.iter().map(touch).collect();
-                let access = |touch: &Touch| match touch.kind {
-                    AccessKind::Read => Access::read(DeviceAddress(touch.address), Bytes(touch.bytes)),
-                    AccessKind::Write => Access::write(DeviceAddress(touch.address), Bytes(touch.bytes)),
-                };
-                let accesses = uses.iter().map(access).collect();
+                let uses: Vec<Access> = uses.iter().map(access).collect();
+                let accesses = uses.clone();
                 let kernel = Kernel { stream: stream_id(stream), duration_ns, label: "kernel".into(), accesses };
                 same_access(self.device.kernel(kernel), self.plain.kernel(stream, duration_ns, "kernel", &uses))
             }

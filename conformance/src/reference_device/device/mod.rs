@@ -22,9 +22,6 @@ use super::setup::{Complete, Setup};
 use super::streams::Streams;
 use super::texts;
 
-pub(super) use virtual_calls::Memory;
-pub(super) use work::Touch;
-
 /// Which call returned a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {

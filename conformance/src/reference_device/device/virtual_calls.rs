@@ -5,39 +5,11 @@ use parkade::device::BackendError;
 use parkade::units::Bytes;
 use parkade_sim::{CallName, CallSubject, PAGE_BYTES, RaceUse};
 
+use super::super::handle::Memory;
 use super::{
     INVALID_VALUE, Kind, Mapping, NOT_PERMITTED, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome, Piece, PlainDevice, Range, Span, UNKNOWN,
     code, driver, order, spans_of,
 };
-
-/// Created memory: the numbers of its pieces, which all have this size.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(in super::super) struct Memory {
-    pub(in super::super) first: usize,
-    pub(in super::super) pieces: usize,
-    pub(in super::super) piece_bytes: u64,
-}
-
-impl Memory {
-    pub(in super::super) fn bytes(&self) -> u64 {
-        self.piece_bytes * self.pieces as u64
-    }
-
-    fn numbers(&self) -> std::ops::Range<usize> {
-        self.first..self.first + self.pieces
-    }
-
-    /// Keeps the first pieces and returns the rest, if both are left.
-    pub(in super::super) fn split(&mut self, page: u64, pages: u64) -> Result<Memory, BackendError> {
-        let kept = usize::try_from(pages).unwrap_or(usize::MAX);
-        if page != self.piece_bytes || kept == 0 || kept >= self.pieces {
-            return driver(CallName::MemRelease, Err(INVALID_VALUE));
-        }
-        let rest = Memory { first: self.first + kept, pieces: self.pieces - kept, ..*self };
-        self.pieces = kept;
-        Ok(rest)
-    }
-}
 
 fn is_whole(bytes: u64) -> bool {
     bytes > 0 && bytes.is_multiple_of(PAGE_BYTES)

@@ -1,21 +1,18 @@
 //! What a program does on the device: streams, kernels, fills, copies and reads.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::{AccessError, AccessKind, PAGE_BYTES, RaceAccess, RaceUse};
+use parkade_sim::{Access, AccessError, AccessKind, PAGE_BYTES, RaceAccess, RaceUse};
 
 use super::{PlainDevice, Range, Span, Unit, common, joined, order};
 
-/// A range that work uses, and how.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Touch {
-    pub(in super::super) address: u64,
-    pub(in super::super) bytes: u64,
-    pub(in super::super) kind: AccessKind,
+/// Returns a range that work uses, and how.
+fn access(address: u64, bytes: u64, kind: AccessKind) -> Access {
+    Access { address: DeviceAddress(address), size: Bytes(bytes), kind }
 }
 
 /// A range that work may use.
 struct Touched {
-    touch: Touch,
+    access: Access,
     spans: Vec<Span>,
 }
 
@@ -52,9 +49,9 @@ impl PlainDevice {
         self.has_waited_for(stream);
     }
 
-    pub(in super::super) fn kernel(&mut self, stream: u64, ns: u64, label: &str, uses: &[Touch]) -> Result<(), AccessError> {
-        let touched = uses.iter().map(|&touch| self.touch(touch)).collect::<Result<Vec<_>, _>>()?;
-        for written in touched.iter().filter(|touched| touched.touch.kind == AccessKind::Write) {
+    pub(in super::super) fn kernel(&mut self, stream: u64, ns: u64, label: &str, uses: &[Access]) -> Result<(), AccessError> {
+        let touched = uses.iter().map(|&access| self.touch(access)).collect::<Result<Vec<_>, _>>()?;
+        for written in touched.iter().filter(|touched| touched.access.kind == AccessKind::Write) {
             self.journal.lose(written.physical());
         }
         self.launch(stream, ns, label, touched);
@@ -65,15 +62,15 @@ impl PlainDevice {
         if !address.is_multiple_of(4) || !bytes.is_multiple_of(4) {
             return Err(AccessError::NotWords);
         }
-        let written = self.touch(Touch { address, bytes, kind: AccessKind::Write })?;
+        let written = self.touch(access(address, bytes, AccessKind::Write))?;
         self.journal.fill(written.physical(), word);
         self.launch(stream, 0, "fill", vec![written]);
         Ok(())
     }
 
     pub(in super::super) fn copy(&mut self, from: u64, to: u64, bytes: u64, stream: u64) -> Result<(), AccessError> {
-        let read = self.touch(Touch { address: from, bytes, kind: AccessKind::Read })?;
-        let written = self.touch(Touch { address: to, bytes, kind: AccessKind::Write })?;
+        let read = self.touch(access(from, bytes, AccessKind::Read))?;
+        let written = self.touch(access(to, bytes, AccessKind::Write))?;
         self.journal.copy(self.journal.now(), read.physical(), written.physical());
         self.launch(stream, 0, "copy", vec![read, written]);
         Ok(())
@@ -81,25 +78,24 @@ impl PlainDevice {
 
     /// Reads bytes on the host, which waits for stream 0 only.
     pub(in super::super) fn read(&mut self, address: u64, bytes: u64) -> Result<Vec<u8>, AccessError> {
-        let read = self.touch(Touch { address, bytes, kind: AccessKind::Read })?;
+        let read = self.touch(access(address, bytes, AccessKind::Read))?;
         self.wait_for(0);
         let side = order::host_side("read", RaceUse::Read, (address, bytes), self.clock.now_ns);
         self.order.read(side, &read.spans);
         Ok(read.physical().into_iter().flat_map(|(from, to)| from..to).map(|byte| self.journal.byte(byte)).collect())
     }
 
-    fn touch(&self, touch: Touch) -> Result<Touched, AccessError> {
-        self.behind(touch.address, touch.bytes).map(|spans| Touched { touch, spans })
+    fn touch(&self, access: Access) -> Result<Touched, AccessError> {
+        self.behind(access.address.get(), access.size.get()).map(|spans| Touched { access, spans })
     }
 
     fn launch(&mut self, stream: u64, ns: u64, label: &str, touched: Vec<Touched>) {
         let (start_ns, end_ns) = self.streams.launch(stream, ns, self.clock.now_ns);
-        for Touched { touch, spans } in touched {
-            let what = if touch.kind == AccessKind::Read { RaceUse::Read } else { RaceUse::Written };
-            let (address, size) = (DeviceAddress(touch.address), Bytes(touch.bytes));
+        for Touched { access: Access { address, size, kind }, spans } in touched {
+            let what = if kind == AccessKind::Read { RaceUse::Read } else { RaceUse::Written };
             let stream = Some(StreamId(stream));
             let side = RaceAccess { number: 0, label: label.to_owned().into(), stream, what, address, size, start_ns, end_ns };
-            self.order.launched(side, touch.kind, spans);
+            self.order.launched(side, kind, spans);
         }
     }
 
