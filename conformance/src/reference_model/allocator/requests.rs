@@ -79,7 +79,7 @@ impl Reference {
             room.contains(&u128::from(at)) && room.contains(&(u128::from(at) + u128::from(wanted.size)))
         };
         let Some(block) = free.iter().filter(|block| block.stream == stream).find(has_room) else { return Ok(None) };
-        if at % 512 != 0 {
+        if !at.is_multiple_of(512) {
             return Ok(None);
         }
         let (start, before) = (block.address, at - block.address);
