@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
@@ -21,8 +21,10 @@ use parkade_recording::{Action, DeviceRecording, Recording, StackId, Style, writ
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
 use parkade_replay::recognition::Recognition;
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, SelfCheck, VerifyError, VerifyOptions, verify_device};
+use parkade_research::workload::trace;
 use serde::Serialize;
 
+use super::sweep::plan::{recorded_program, stem};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Force, Json};
 use crate::terminal::json_struct::{all, sections, view};
@@ -46,12 +48,16 @@ use crate::terminal::{progress, size};
 /// With --format perfetto the result is a trace for https://ui.perfetto.dev and chrome://tracing: counters of allocated, active
 /// and reserved bytes, blocks named after what they hold, out-of-memory errors, driver calls, annotations. Without --settings,
 /// --limit, --capacity and --stop-at-oom it is the recorded run itself.
+///
+/// With --format requests the result is the program's requests and frees, which any simulator can read and which parkade sweep
+/// -w trace.jsonl runs under any policy; docs/trace.md describes the lines.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade export snapshot.pickle --settings expandable_segments:True -o expandable.pickle
   parkade export snapshot.pickle --settings '' --limit 12GiB --stop-at-oom -o oom.pickle
   parkade verify oom.pickle --limit 12GiB
   parkade export snapshot.pickle --format perfetto -o trace.json
+  parkade export snapshot.pickle --format requests -o trace.jsonl
   parkade export snapshot.pickle --format perfetto --blocks 1000 --settings expandable_segments:True -o trace.json
 
 Exit code: 0 the file is written (even if the run ran out of memory), 2 could not run.")]
@@ -63,7 +69,7 @@ pub(crate) struct Args {
     /// The file to write, uncompressed; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
     output: Target,
-    /// What to write: a snapshot, or a trace for Perfetto.
+    /// What to write: a snapshot, a trace for Perfetto, or the requests alone.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
     /// With --format perfetto: the number of blocks of each device to show as slices, the largest first. The counters include all
@@ -91,6 +97,8 @@ enum Format {
     Snapshot,
     /// A trace file in Chrome's JSON format.
     Perfetto,
+    /// The requests alone, one JSON object per line, for any simulator of allocators (docs/trace.md).
+    Requests,
 }
 
 /// How often memory ran short in a device's recorded run.
@@ -144,6 +152,10 @@ impl Command for Args {
             let slices = Some(self.write_trace(outputs, &exported, &options.own)?);
             return Ok(Made { exported, profile, made_by, recorded, slices });
         }
+        if self.format == Format::Requests {
+            bar.finish_and_clear();
+            return self.write_requests(outputs, recording, &options, made_by);
+        }
         let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
         bar.finish_and_clear();
         let exported = exported?;
@@ -159,6 +171,7 @@ impl Command for Args {
                 let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, stats_file: None };
                 Some(self.write_trace(outputs, &exported, &own)?)
             }
+            Format::Requests => None,
         };
         Ok(Made { exported, profile, made_by, recorded, slices })
     }
@@ -206,6 +219,30 @@ impl Args {
     const fn replays(&self) -> bool {
         let args = &self.replay;
         args.settings.is_some() || args.limit.is_some() || args.capacity.is_some() || self.stop_at_oom
+    }
+
+    /// Writes the requests of one device, which no settings change.
+    fn write_requests(
+        &self,
+        outputs: Outputs,
+        recording: Recording,
+        options: &ExportOptions,
+        made_by: Recognition,
+    ) -> Result<Made> {
+        if self.replays() {
+            bail!(
+                "--format requests writes what the program requests, whatever the settings and the memory: leave the other options out"
+            );
+        }
+        let (exported, recorded) = as_recorded(recording, &options.own, self.device)?;
+        let traced: Vec<&DeviceRecording> = exported.recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
+        let [device] = traced.as_slice() else {
+            let known = output::list(traced.iter().map(|device| device.device));
+            bail!("--format requests writes one device: choose one of {known} with --device");
+        };
+        let program = recorded_program(&stem(&self.file), &exported.recording, device, &options.own)?;
+        outputs.write_with(&self.output, |out| trace::write(&program, out))?;
+        Ok(Made { profile: options.profile, made_by, recorded, slices: None, exported })
     }
 
     /// Writes the trace file. `own` are the settings and the limit of the exported run.

@@ -1,7 +1,7 @@
 //! Workloads: a program's requests to an allocator, as plain data.
 //!
 //! A [`Workload`] is a list of [`Event`]s. It is created by a generator ([`generators`], by description with [`parse`]) or
-//! taken from the [`CATALOGUE`] or from a [recording](recorded). It is the same for every policy: a workload does not model
+//! taken from the [`CATALOGUE`], from a [recording](recorded) or from a [trace]. It is the same for every policy: a workload does not model
 //! what a program would do differently with less memory.
 //!
 //! To add a generated workload, see [`generators`].
@@ -14,6 +14,7 @@ mod catalogue;
 pub mod generators;
 pub mod recorded;
 mod step;
+pub mod trace;
 
 pub use catalogue::{CATALOGUE, NamedWorkload, generator_names, keys, named, parse, transformer};
 pub use step::{RepeatingStep, Requested};

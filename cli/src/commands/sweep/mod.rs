@@ -9,7 +9,7 @@
 mod grids;
 mod html;
 mod largest_batch;
-mod plan;
+pub(super) mod plan;
 pub(crate) mod rows;
 pub(crate) mod show;
 mod usable;

@@ -5,19 +5,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use parkade_policies::{BESIDE, CATALOGUE as POLICIES, Named, PARAMETERS, Parameter, needs_serial_work};
-use parkade_recording::DeviceRecording;
+use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::Asked;
-use parkade_replay::{Requests, VerifyOptions};
+use parkade_replay::{Requests, VerifyError, VerifyOptions};
 use parkade_research::study::Addresses;
 use parkade_research::study::largest_batch::CONTEXT_BYTES;
 use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, Precision, PreparedWorkload, Share, Source};
 use parkade_research::workload::recorded::of_requests;
-use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
+use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload, trace};
 
 use super::rows::Shard;
 use super::show::Shown;
@@ -206,7 +208,9 @@ fn plain(name: &str) -> String {
 /// A workload of the catalogue, a generated one by its description, or the devices of a recording.
 fn workload(item: &OsStr) -> Result<Vec<Found>> {
     let (text, path) = (item.to_string_lossy(), Path::new(item));
-    let of_file = || of_recording(path).with_context(|| text.clone().into_owned());
+    let is_trace = TRACES.iter().any(|end| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(end)));
+    let read = if is_trace { of_trace } else { of_recording };
+    let of_file = || read(path).with_context(|| text.clone().into_owned());
     if let Some(known) = workload::named(&text) {
         return Ok(vec![of_catalogue(known)]);
     }
@@ -266,6 +270,54 @@ fn described(text: &str) -> Result<Found> {
 }
 
 /// Each device of a recording is a workload.
+/// The endings of files that are traces of any allocator (docs/trace.md).
+const TRACES: [&str; 3] = ["jsonl", "ndjson", "csv"];
+
+/// The program of a trace.
+fn of_trace(path: &Path) -> Result<Vec<Found>> {
+    let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
+    let file = File::open(path).map_err(|cause| anyhow!("cannot be read: {cause}"))?;
+    let workload = trace::read(&name, BufReader::new(file))?;
+    Ok(vec![of_program(workload, path)])
+}
+
+/// The program of a file, which is the same whatever the seed.
+fn of_program(workload: Workload, path: &Path) -> Found {
+    let program = PreparedWorkload::new(workload);
+    let hash = Some(program.hash);
+    let workload = program.workload;
+    let (name, says) = (workload.name.clone(), workload.says.clone());
+    let source = Source { name, says, is_seeded: false, make: Box::new(move |_| workload.clone()) };
+    Found { source, hash, file: Some(path.to_owned()) }
+}
+
+/// The requests of one device of a recording, with the recording's steps.
+///
+/// # Errors
+/// If the device's trace cannot be followed.
+pub(in crate::commands) fn recorded_program(
+    name: &str,
+    recording: &Recording,
+    device: &DeviceRecording,
+    own: &VerifyOptions,
+) -> Result<Workload, VerifyError> {
+    let requests = Requests::of_recording(device, own, &mut |_| ())?;
+    let mut recorded = of_requests(name, &requests);
+    if let Ok(found) = parkade_analysis::annotations::steps(&recording.annotations, device, None) {
+        recorded.mark_steps(found.steps.iter().map(|step| step.last_entry));
+    }
+    Ok(recorded.workload)
+}
+
+/// A file's name without the endings of recordings.
+pub(in crate::commands) fn stem(path: &Path) -> String {
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let stem = ["xz", "gz", "zst", "pickle", "pkl"]
+        .iter()
+        .fold(&*file, |name, end| name.strip_suffix(end).and_then(|name| name.strip_suffix('.')).unwrap_or(name));
+    stem.to_owned()
+}
+
 fn of_recording(path: &Path) -> Result<Vec<Found>> {
     let recording = recording::read(path)?;
     let made_by = recording::made_by(&recording, &Asked::default())?;
@@ -274,23 +326,10 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
     if traced.is_empty() {
         return Err(recording::no_trace(&recording, "to replay"));
     }
-    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    let stem = ["xz", "gz", "zst", "pickle", "pkl"]
-        .iter()
-        .fold(&*file, |name, end| name.strip_suffix(end).and_then(|name| name.strip_suffix('.')).unwrap_or(name));
+    let stem = stem(path);
     let of_device = |device: &&DeviceRecording| {
-        let requests = Requests::of_recording(device, &own, &mut |_| ())?;
-        let name = if traced.len() > 1 { format!("{stem}.device{}", device.device) } else { stem.to_owned() };
-        let mut recorded = of_requests(&name, &requests);
-        if let Ok(found) = parkade_analysis::annotations::steps(&recording.annotations, device, None) {
-            recorded.mark_steps(found.steps.iter().map(|step| step.last_entry));
-        }
-        let program = PreparedWorkload::new(recorded.workload);
-        let hash = Some(program.hash);
-        let workload = program.workload;
-        let (name, says) = (workload.name.clone(), workload.says.clone());
-        let source = Source { name, says, is_seeded: false, make: Box::new(move |_| workload.clone()) };
-        Ok(Found { source, hash, file: Some(path.to_owned()) })
+        let name = if traced.len() > 1 { format!("{stem}.device{}", device.device) } else { stem.clone() };
+        Ok(of_program(recorded_program(&name, &recording, device, &own)?, path))
     };
     traced.iter().map(of_device).collect()
 }
@@ -389,7 +428,8 @@ made.
 
 Exit code: 0 done, 1 if a policy broke, or with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {
-    /// Workloads: recordings, folders of recordings, catalogue names, descriptions of generated workloads, or all. Recordings with
+    /// Workloads: recordings, folders of recordings, traces (.jsonl, .csv), catalogue names, descriptions of generated workloads, or
+    /// all. Recordings with
     /// the same name are distinguished by their folders. [default: all; with --largest-batch
     /// transformer:preset=7b,mixed=on,steps=3]
     #[arg(value_name = "WORKLOAD")]
@@ -606,6 +646,25 @@ mod tests {
         for text in ["0", "0GiB", "16apples", "-1"] {
             assert!(parsed(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_requests_of_a_recording_are_the_same_program_as_a_trace() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings/prefetch_streams.limit6.pickle.xz");
+        let [recorded] = &of_recording(&file).expect("a recording")[..] else { panic!("one device") };
+        let workload = (recorded.source.make)(1);
+        let trace = std::env::temp_dir().join(format!("prefetch_streams.limit6-{}.jsonl", std::process::id()));
+        let mut text = Vec::new();
+        trace::write(&workload, &mut text).expect("memory");
+        std::fs::write(&trace, text).expect("a file");
+        let found = workload_of_file(&trace);
+        std::fs::remove_file(&trace).expect("the file is there");
+        let again = (found.expect("a trace").remove(0).source.make)(1);
+        assert!(again.events == workload.events && again.steps == workload.steps);
+    }
+
+    fn workload_of_file(path: &Path) -> Result<Vec<Found>> {
+        super::workload(path.as_os_str())
     }
 
     #[test]
