@@ -14,8 +14,8 @@ pub(super) const TIMES: u32 = 4;
 /// The salt of the drawn programs.
 pub(super) const SALT: u64 = 0xc401;
 
-/// The units of the grid. Most are at least as large as a page, so that each request needs handles.
-const UNITS: [u64; 9] = [512, 64 << 10, MIB, 2 * MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
+/// The units of the grid, around the size of a page and far from it.
+const UNITS: [u64; 12] = [512, MIB / 2, MIB, MIB, 3 * MIB / 2, 2 * MIB, 2 * MIB, 4 * MIB, 6 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
 /// Sizes at which a policy's rule changes.
 const THRESHOLDS: [u64; 12] =
     [512, MIB, 2 * MIB, 8 * MIB, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, 384 * MIB, 512 * MIB];
@@ -26,7 +26,7 @@ const LEAST: u64 = 24 * MIB;
 /// The maximum memory of a device. With more, the programs would only be slower.
 const MOST: u64 = 4 << 30;
 
-/// A number of bytes before the unit is known.
+/// A number of bytes before the grid is known.
 #[derive(Clone, Copy, Debug)]
 enum Amount {
     /// This many units, and a few bytes.
@@ -36,8 +36,11 @@ enum Amount {
 }
 
 impl Amount {
-    fn bytes(self, unit: u64) -> u64 {
+    fn bytes(self, grid: Grid) -> u64 {
+        let unit = grid.unit;
         let (bytes, offset) = match self {
+            Amount::Units(units, _) if grid.is_exact => (units * unit, 0),
+            Amount::Fixed(bytes, _) if grid.is_exact => (bytes.next_multiple_of(unit), 0),
             Amount::Units(units, offset) => (units * unit, offset),
             Amount::Fixed(bytes, offset) => (bytes, offset),
         };
@@ -45,7 +48,17 @@ impl Amount {
     }
 }
 
-/// A step before the unit and the number of streams are known.
+/// The grid of a program.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    unit: u64,
+    /// Whether all sizes are multiples of the unit, so that sums of sizes are often equal.
+    is_exact: bool,
+    /// The number of streams.
+    streams: usize,
+}
+
+/// A step before the grid is known.
 #[derive(Clone, Copy, Debug)]
 enum Sketch {
     Allocate(Amount, usize),
@@ -55,11 +68,11 @@ enum Sketch {
 }
 
 impl Sketch {
-    fn step(self, unit: u64, streams: usize) -> Step {
+    fn step(self, grid: Grid) -> Step {
         match self {
-            Sketch::Allocate(amount, stream) => Step::Allocate(amount.bytes(unit), stream % streams),
-            Sketch::Limit(amount) => Step::Limit(Some(amount.bytes(unit))),
-            Sketch::OthersHold(amount) => Step::OthersHold(amount.bytes(unit)),
+            Sketch::Allocate(amount, stream) => Step::Allocate(amount.bytes(grid), stream % grid.streams),
+            Sketch::Limit(amount) => Step::Limit(Some(amount.bytes(grid))),
+            Sketch::OthersHold(amount) => Step::OthersHold(amount.bytes(grid)),
             Sketch::Step(step) => step,
         }
     }
@@ -123,7 +136,7 @@ fn pool_sketch() -> impl Strategy<Value = Sketch> {
         2 => prop::bool::weighted(0.3).prop_map(Step::Capturing),
         1 => pool().prop_map(Step::Save),
         1 => any::<u8>().prop_map(|which| Step::Restore(usize::from(which))),
-        4 => (0..CALLBACKS, order(), any::<bool>()).prop_map(|(callback, order, says)| Step::Command(callback, order, says)),
+        10 => (0..CALLBACKS, order(), any::<bool>()).prop_map(|(callback, order, says)| Step::Command(callback, order, says)),
     ];
     step.prop_map(Sketch::Step)
 }
@@ -138,19 +151,19 @@ pub(super) fn timing() -> impl Strategy<Value = EventTiming> {
     ]
 }
 
-/// Returns a setup with a unit of the grid and the number of streams.
-fn setup() -> impl Strategy<Value = (Setup, u64, usize)> {
+/// Returns a setup with the grid of its program.
+fn setup() -> impl Strategy<Value = (Setup, Grid)> {
     let units = prop::sample::select(UNITS.to_vec());
     let capacity = prop::sample::select(vec![9, 12, 16, 24, 33, 48]);
     let more = prop::sample::select(vec![0, 0, 0, MIB, 3]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
-    let flags = (any::<bool>(), prop::bool::weighted(0.3));
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (units, capacity, more, timing(), places, flags, any::<u64>(), 1..=STREAMS.len()).prop_map(
-        |(unit, units, more, timing, places, (free_waits, has_callbacks), policy_seed, streams)| {
-            let capacity = (unit * units).clamp(LEAST, MOST) + more;
+        |(unit, units, more, timing, places, (free_waits, has_callbacks, is_exact), policy_seed, streams)| {
+            let capacity = (unit * units).clamp(LEAST, MOST) + if is_exact { 0 } else { more };
             let plain = Setup { is_finished: false, ..Setup::PLAIN };
             let setup = Setup { capacity, timing, places, free_waits, has_callbacks, policy_seed, ..plain };
-            (setup, unit, streams)
+            (setup, Grid { unit, is_exact, streams })
         },
     )
 }
@@ -172,9 +185,7 @@ pub(super) fn deciding(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step
 fn on_a_grid(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let with_pools = prop_oneof![6 => sketch(), 1 => pool_sketch()];
     let steps = prop_oneof![prop::collection::vec(sketch(), 1..longest), prop::collection::vec(with_pools, 1..longest)];
-    (setup(), steps).prop_map(|((setup, unit, streams), sketches)| {
-        (setup, sketches.into_iter().map(|sketch| sketch.step(unit, streams)).collect())
-    })
+    (setup(), steps).prop_map(|((setup, grid), sketches)| (setup, sketches.into_iter().map(|sketch| sketch.step(grid)).collect()))
 }
 
 /// Plays a wild program, and drops the allocator.
