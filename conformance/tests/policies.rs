@@ -64,6 +64,13 @@ fn every_policy_of_the_catalogue_is_checked() {
             let title = format!("law/policy/{}/{what}", policy.name);
             assert!(titles.contains(&title), "there is no {title}");
         }
+        let is_chosen = titles.contains(&format!("law/policy/{}/choices", policy.name));
+        assert_eq!(
+            is_chosen,
+            (*policy.make()).as_pytorch().is_none(),
+            "{}: the reference allocator judges only PyTorch's",
+            policy.name
+        );
     }
     let named = laws_any_policy::entries(&AnyBackend::simulated(), CATALOGUE.first(), Share::Whole);
     assert_eq!(named.len(), 7, "the entries of only one policy");
@@ -72,7 +79,7 @@ fn every_policy_of_the_catalogue_is_checked() {
         parkade_policies::named("best-fit-remap:fit=first;handle=20MiB").ok().as_ref(),
         Share::Whole,
     );
-    assert_eq!(with_option.len(), 7, "the entries of a policy that is not in the catalogue");
+    assert_eq!(with_option.len(), 8, "the entries of a policy that is not in the catalogue");
 }
 
 /// A policy with one mistake.

@@ -125,12 +125,14 @@ impl Subject {
     /// Begins a careful program, or a wild one.
     pub(super) fn begin_as(&self, backend: &AnyBackend, setup: &Setup, is_careful: bool) -> Result<Player, Stopped> {
         let setup = if self.has_reference && is_careful { setup.for_careful_programs() } else { *setup };
-        let (policy, choices) = match ((self.make)(&setup), (self.reference)(&setup)) {
-            (Tested::Other(policy), Some(reference)) => {
-                let (paired, choices) = Paired::new(policy, reference);
-                (Tested::Other(Box::new(paired)), choices)
-            }
-            (policy, _) => (policy, Choices::default()),
+        let (make, reference) = (Arc::clone(&self.make), Arc::clone(&self.reference));
+        let both = move || match (make(&setup), reference(&setup)) {
+            (Tested::Other(policy), Some(reference)) => Some((policy, reference)),
+            _ => None,
+        };
+        let (policy, choices) = match Paired::new(both) {
+            Some((paired, choices)) => (Tested::Other(Box::new(paired)), choices),
+            None => ((self.make)(&setup), Choices::default()),
         };
         let cast = Cast {
             policy,

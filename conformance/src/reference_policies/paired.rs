@@ -11,6 +11,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
 use crate::law::{Broken, Law};
+use crate::program::search::Draws;
 
 /// The first answer of a policy that differs from its reference policy's answer. Clones share it.
 #[derive(Clone, Default, Debug)]
@@ -26,10 +27,15 @@ impl Choices {
     }
 }
 
+/// A policy and its reference policy, both without state.
+pub(crate) type Pair = (Box<dyn Policy>, Box<dyn Policy>);
+
 /// The policy under test and its reference policy.
 pub(crate) struct Paired {
     tested: Box<dyn Policy>,
     reference: Box<dyn Policy>,
+    /// Creates both anew.
+    make: Box<dyn Fn() -> Option<Pair>>,
     choices: Choices,
     /// The number of requests so far. The extra questions depend on it.
     requests: Cell<u64>,
@@ -37,16 +43,45 @@ pub(crate) struct Paired {
 
 /// Sizes of remainders at which the rules for splitting may change.
 const REMAINDERS: [u64; 7] = [256, 512, MIB, 2 * MIB, 20 * MIB, 128 * MIB, 1024 * MIB];
+/// Policies without state are asked at every n-th request.
+const EVERY: u64 = 3;
+/// The maximum number of turns of a ladder.
+const MOST_TURNS: u32 = 300;
 /// The smallest unit of any policy.
 const UNIT: u64 = 256;
 
 impl Paired {
     /// Pairs a policy with its reference policy. Also returns the place where the first difference appears.
-    pub(crate) fn new(tested: Box<dyn Policy>, reference: Box<dyn Policy>) -> (Paired, Choices) {
+    pub(crate) fn new(make: impl Fn() -> Option<Pair> + 'static) -> Option<(Paired, Choices)> {
+        let (tested, reference) = make()?;
         let choices = Choices::default();
-        let paired = Paired { tested, reference, choices: choices.clone(), requests: Cell::new(0) };
+        let paired = Paired { tested, reference, make: Box::new(make), choices: choices.clone(), requests: Cell::new(0) };
         paired.compare("name", String::new, paired.tested.name(), paired.reference.name());
-        (paired, choices)
+        Some((paired, choices))
+    }
+
+    /// Asks policies without state about a drawn request on the same heap, up to the end of their ladder: nothing is carried
+    /// out, as if each step failed.
+    fn ask_anew(&self, heap: &Heap) {
+        let Some((mut tested, mut reference)) = (self.make)() else { return };
+        let mut draws = Draws::new(self.requests.get());
+        let Some(request) = drawn_request(heap, &*reference, &mut draws) else { return };
+        let about = |turn: u32| format!(" without state, in turn {turn}{}", situation(heap, &request));
+        let placed = self.compare("place", || about(0), tested.place(heap, &request), reference.place(heap, &request));
+        if matches!(placed, Placement::Reuse(_)) && draws.below(4) > 0 {
+            return;
+        }
+        let (own, mut turn) = (tested.ladder().iter().filter(|&&rung| rung == Rung::Own).count(), 0);
+        for _ in 0..own {
+            while turn < MOST_TURNS {
+                let answers = (tested.relieve(heap, &request, turn), reference.relieve(heap, &request, turn));
+                let relief = self.compare("relieve", || about(turn), answers.0, answers.1);
+                turn += 1;
+                if relief == Relief::Done || self.choices.0.borrow().is_some() {
+                    break;
+                }
+            }
+        }
     }
 
     /// Compares two answers and returns the tested policy's answer.
@@ -100,6 +135,28 @@ impl Paired {
     }
 }
 
+/// Draws a request on one of the heap's streams. Its size is that of a free block or of the unreserved memory, or a sum of two of
+/// these, and often a few bytes more or less.
+fn drawn_request(heap: &Heap, policy: &dyn Policy, draws: &mut Draws) -> Option<Request> {
+    let memory = heap.limit().unwrap_or(Bytes::MAX).min(heap.device_total()).get();
+    let reserved = heap.reserved().get();
+    let mut sizes = vec![memory, reserved, memory.saturating_sub(reserved), memory / 4, 2 * MIB, 20 * MIB, 512 * MIB];
+    sizes.extend(heap.pool_slots().flat_map(|pool| heap.free_blocks(pool)).map(|block| block.size.get()));
+    let mut any = |bound: usize| draws.below(bound as u64) as usize;
+    let mut bytes = sizes[any(sizes.len())];
+    if any(2) == 0 {
+        bytes = bytes.saturating_add(sizes[any(sizes.len())]);
+    }
+    let offset = [0, 0, 0, 1, -1, 512, -512, 2 << 20, -(2 << 20)][any(9)];
+    let requested = Bytes(bytes.saturating_add_signed(offset).max(1));
+    let size = policy.round(requested)?;
+    let class = policy.classify(size);
+    let pools: Vec<PoolSlot> = heap.pool_slots().filter(|pool| pool.class() == class).collect();
+    let pool = if any(3) == 0 { pools[any(pools.len())] } else { PoolSlot::default_pool(class) };
+    let stream = *heap.streams_seen().get(any(heap.streams_seen().len().max(1)))?;
+    Some(Request { requested, size, pool, stream, is_expandable: policy.is_expandable(pool) })
+}
+
 /// Describes a request and the free blocks of its pool.
 fn situation(heap: &Heap, request: &Request) -> String {
     let free: Vec<String> = heap
@@ -131,6 +188,9 @@ impl Policy for Paired {
         let (tested, reference) = (self.tested.place(heap, request), self.reference.place(heap, request));
         let placement = self.compare("place", || situation(heap, request), tested, reference);
         self.ask_more(heap, request);
+        if self.requests.get().is_multiple_of(EVERY) {
+            self.ask_anew(heap);
+        }
         placement
     }
 

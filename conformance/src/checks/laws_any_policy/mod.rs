@@ -89,7 +89,7 @@ pub fn entries(backend: &AnyBackend, only: Option<&Named>, share: Share) -> Vec<
         let list = entries_of(backend, &subject, share).into_iter();
         entries.extend(list.map(|entry| if maps_pages { entry.requires(Requirement::ExpandableSegments) } else { entry }));
         // PyTorch's own policy is judged by the reference allocator.
-        if backend.is_simulated() && named.make().as_pytorch().is_none() {
+        if backend.is_simulated() && (*named.make()).as_pytorch().is_none() {
             entries.push(policy_choices::entry(&subject, share));
         }
     }

@@ -1,5 +1,7 @@
 //! STAlloc with a plan: programs that follow the planned step and depart from it.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade_policies::{FirstStep, Plan, Stalloc, Traced};
 use proptest::prelude::*;
@@ -23,8 +25,9 @@ pub(super) fn entry(share: Share) -> Entry {
     Entry::new(Group::Law, "policy/stalloc/plans", says, move |backend, effort| {
         let effort = share.of(effort);
         check_length()?;
-        let subject = Subject::new("stalloc/plans", |seed| Stalloc::with_plan(std::sync::Arc::new(Plan::of(&first_step(seed)))))
-            .beside(|setup| Some(Box::new(reference::Stalloc::new(plan::Plan::of(&first_step(setup.policy_seed))))));
+        let (tested, second) = (Planned::new(Plan::of), Planned::new(plan::Plan::of));
+        let subject = Subject::new("stalloc/plans", move |seed| Stalloc::with_plan(Arc::new(tested.of(seed))))
+            .beside(move |setup| Some(Box::new(reference::Stalloc::new(second.of(setup.policy_seed)))));
         let effort = Effort { cases: effort.cases * TIMES, ..effort };
         let verdict: Verdict = run_cases(&effort, 0xc402, &programs(), |(setup, steps)| {
             check_bytes(&first_step(setup.policy_seed)).map_err(|broken| Stopped::Broken(broken, String::new()))?;
@@ -35,6 +38,26 @@ pub(super) fn entry(share: Share) -> Entry {
         });
         verdict
     })
+}
+
+/// A planner that keeps its newest plan, because many policies are created with the same plan.
+struct Planned<P> {
+    plan: fn(&FirstStep) -> P,
+    newest: Mutex<Option<(u64, P)>>,
+}
+
+impl<P: Clone> Planned<P> {
+    fn new(plan: fn(&FirstStep) -> P) -> Planned<P> {
+        Planned { plan, newest: Mutex::new(None) }
+    }
+
+    fn of(&self, seed: u64) -> P {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.as_ref().is_none_or(|(known, _)| *known != seed) {
+            *newest = Some((seed, (self.plan)(&first_step(seed))));
+        }
+        newest.as_ref().map(|(_, plan)| plan.clone()).expect("the plan has just been made")
+    }
 }
 
 /// Checks that both planners need the same memory.
