@@ -9,7 +9,7 @@ use super::addresses::Rule;
 use super::faults::Fault;
 use super::prices::Prices;
 use super::setup::{Ready, Setup, Timing};
-use super::step::{Base, Size, Spot, Step, Use};
+use super::step::{Base, LAST, Size, Spot, Step, Use};
 use crate::program::search::Draws;
 
 /// What a program is mostly about.
@@ -64,7 +64,7 @@ impl Pen {
         self.below(count) == 0
     }
 
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+    pub(super) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize].clone()
     }
 
@@ -103,7 +103,7 @@ impl Pen {
             withheld: self.maybe(4, &[0, 1, PAGE - 1, PAGE, 2 * PAGE]),
             malloc: if self.one_in(4) { None } else { Some(self.rule(false)) },
             reserve: if self.one_in(4) { None } else { Some(self.rule(true)) },
-            probes_fabric: self.maybe(3, &[true, false]),
+            probes_fabric: self.maybe(2, &[true, true, false]),
             prices: if self.one_in(5) { None } else { Some(prices) },
             timing: if self.one_in(6) { None } else { Some(self.pick(&timings)) },
             shares_pages: self.maybe(3, &[true, false]),
@@ -170,14 +170,17 @@ impl Pen {
                 let pages = if self.one_in(6) { 1200 } else { 4 + self.below(12) };
                 self.steps.push(Step::Reserve(Size::Bytes(pages * PAGE)));
             }
-            Focus::Streams => (0..3).for_each(|_| self.steps.push(Step::CreateEvent)),
+            Focus::Streams => (0..4).for_each(|_| self.steps.push(Step::CreateEvent)),
             Focus::Races | Focus::Contents => {
-                (0..2).for_each(|_| self.steps.push(Step::CreateEvent));
+                (0..4).for_each(|_| self.steps.push(Step::CreateEvent));
                 let small = self.pick(&[4096, 1000, MIB]);
                 self.steps.extend([small, small, PAGE].map(|bytes| Step::Malloc(Size::Bytes(bytes))));
                 self.steps.push(Step::Reserve(Size::Bytes(6 * PAGE)));
                 let pages = 1 + self.below(2);
                 self.mapped(pages, 0);
+                if self.one_in(3) {
+                    self.mapped(1, 5 * PAGE as i64);
+                }
                 if self.focus == Focus::Races && self.one_in(300) {
                     self.crowd();
                 }
@@ -347,7 +350,7 @@ impl Pen {
             }
             4 => Step::FailNext(self.below(4)),
             5..9 => {
-                let faults = 1 + self.below(2);
+                let faults = 1 + self.below(4);
                 Step::Plan((0..faults).map(|_| self.fault()).collect())
             }
             9 | 10 => Step::Log(self.below(3) as u8),
@@ -395,17 +398,14 @@ impl Pen {
     /// Creates memory, maps it in the latest reservation, and grants access.
     fn mapped(&mut self, pages: u64, offset: i64) {
         self.steps.push(Step::Create(Size::Bytes(pages * PAGE)));
-        self.map_there(usize::MAX, offset);
+        self.map_there(LAST, offset);
     }
 
     /// Maps memory at an offset in the first reservation, and grants access.
     fn map_there(&mut self, memory: usize, offset: i64) {
         let at = Spot { base: Base::Reservation, which: 0, from_end: false, offset };
         self.steps.push(Step::Map(at, Size::Same(0), memory));
-        self.steps.push(Step::SetAccess(Spot { base: Base::Mapping, which: usize::MAX, ..at }, Size::Rest(0)));
-        if let Some(Step::SetAccess(spot, _)) = self.steps.last_mut() {
-            spot.offset = 0;
-        }
+        self.steps.push(Step::SetAccess(at, Size::Same(0)));
     }
 
     fn virtual_memory(&mut self) {
@@ -452,9 +452,17 @@ impl Pen {
                 Step::CreateRun(page, self.pick(&[0, 1, 2, 3, 4, 6, 20, u64::MAX]))
             }
             5..8 => {
-                let which = if self.one_in(2) { usize::MAX } else { self.which() };
+                let which = if self.one_in(2) { LAST } else { self.which() };
                 let offset = self.below(6) as i64 * PAGE as i64;
-                return self.map_there(which, offset);
+                self.map_there(which, offset);
+                if self.one_in(2) {
+                    return;
+                }
+                // A part of the run, in whole pieces or not.
+                let at = Spot { base: Base::Reservation, which: 0, from_end: false, offset };
+                let at = Spot { offset: offset + self.below(3) as i64 * PAGE as i64, ..at };
+                let size = Size::Bytes(PAGE * (1 + self.below(2)));
+                if self.one_in(2) { Step::Unmap(at, size) } else { Step::SetAccess(at, size) }
             }
             8..10 => {
                 let is_whole = !self.one_in(6);
@@ -466,7 +474,10 @@ impl Pen {
             }
             13..16 => return self.breaking(),
             16 => Step::Release(self.which()),
-            17 => Step::Plan(Vec::new()),
+            17 => {
+                let level = self.below(3) as u8;
+                self.pick(&[Step::Plan(Vec::new()), Step::Log(level), Step::Log(0)])
+            }
             18 => Step::Fill(self.spot(Base::Mapping), Size::Rest(0), self.below(1 << 32) as u32, self.stream()),
             _ => return self.virtual_memory(),
         };
@@ -476,7 +487,7 @@ impl Pen {
     /// Breaks memory, sometimes while a call of it must fail.
     fn breaking(&mut self) {
         if self.one_in(3) {
-            let faults = 1 + self.below(2);
+            let faults = 1 + self.below(4);
             let faults = (0..faults).map(|_| self.fault()).collect();
             self.steps.push(Step::Plan(faults));
         }
@@ -497,11 +508,44 @@ impl Pen {
         }
         let spot = Spot { offset: if self.one_in(10) { PAGE as i64 } else { 0 }, ..self.spot(Base::Mapping) };
         let more = if self.one_in(20) { 512 } else { 0 };
-        let which = if self.one_in(2) { usize::MAX } else { self.which() };
+        let which = if self.one_in(2) { LAST } else { self.which() };
         self.steps.push(Step::Break(which, spot, parts, more));
     }
 
+    /// Records two events on a stream, makes another stream wait for them in any order, and completes an event of that one.
+    fn chain(&mut self) {
+        let (first, second) = (self.stream(), self.stream());
+        let [one, two, three] = [0, 1, 2].map(|number| self.which() * 3 + number);
+        let ns = self.pick(&[0, 1000, 1_000_000]);
+        self.steps.extend([Step::Spin(first, ns), Step::Record(one, first), Step::Record(two, first)]);
+        let waits = if self.one_in(2) { [one, two] } else { [two, one] };
+        self.steps.extend(waits.map(|event| Step::StreamWait(second, event, false)));
+        self.steps.push(Step::Record(three, second));
+        let ends = [Step::Wait(three), Step::CompleteOne(second), Step::Complete(second), Step::SynchronizeStream(second)];
+        let end = self.pick(&ends);
+        self.steps.extend([end, Step::Query(one), Step::Query(two)]);
+    }
+
+    /// Uses a stream's handle after the stream was destroyed.
+    fn reuse(&mut self) {
+        let (stream, other, event) = (self.stream(), self.stream(), self.which());
+        let ns = self.pick(&[0, 1000]);
+        self.steps.extend([Step::Spin(stream, 1000), Step::Record(event, stream), Step::DestroyStream(stream)]);
+        if self.one_in(2) {
+            self.steps.push(Step::Advance(1000));
+        }
+        self.steps.extend([Step::Spin(stream, ns), Step::Record(event + 1, stream), Step::Advance(ns)]);
+        let end = self.pick(&[Step::Complete(stream), Step::Query(event + 1), Step::CompleteAll]);
+        self.steps.extend([end, Step::DestroyStream(other), Step::CreateStream, Step::CreateStream]);
+        self.steps.extend([Step::Record(event, stream), Step::Query(event), Step::Query(event)]);
+    }
+
     fn streams(&mut self) {
+        match self.below(12) {
+            0 => return self.chain(),
+            1 if self.one_in(2) => return self.reuse(),
+            _ => {}
+        }
         let ns = self.pick(&[0, 1, 1000, 50_000, 1_000_000, 3_000_000, u64::MAX / 2]);
         let step = match self.below(30) {
             0 => Step::CreateEvent,
@@ -561,6 +605,15 @@ impl Pen {
         let uses = (0..count).map(|_| draw(self)).collect();
         let (stream, ns) = (self.stream(), self.pick(&[0, 1000, 1_000_000]));
         self.steps.push(Step::Kernel(stream, ns, uses));
+        // Often something waits for it, so that several waits add up.
+        let event = self.which();
+        if self.one_in(3) {
+            self.steps.push(Step::Record(event, stream));
+        }
+        if self.one_in(3) {
+            let waits = Step::StreamWait(self.stream(), event, self.one_in(2));
+            self.steps.push(waits);
+        }
     }
 
     fn races(&mut self) {

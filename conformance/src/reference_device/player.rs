@@ -14,7 +14,7 @@ use super::faults::plan_of;
 use super::handle::Memory;
 use super::order;
 use super::setup::Setup;
-use super::step::{Base, Size, Spot, Step, Use};
+use super::step::{Base, LAST, Size, Spot, Step, Use};
 use super::texts;
 use crate::law::{Broken, Law};
 
@@ -43,6 +43,13 @@ pub(crate) struct Player {
     memory: Vec<Held>,
     events: Vec<(SimEvent, Event)>,
     streams: Vec<u64>,
+    /// The size of the memory that was mapped last.
+    mapped_bytes: u64,
+}
+
+/// Returns the element with a number modulo the length, or the last one for [`LAST`].
+fn nth<T>(all: &[T], which: usize) -> Option<&T> {
+    if which == LAST { all.last() } else { all.get(which % all.len().max(1)) }
 }
 
 /// Compares two answers.
@@ -68,7 +75,7 @@ impl Player {
     pub(crate) fn new(setup: &Setup) -> Player {
         let (device, plain) = (setup.device(), PlainDevice::new(setup));
         let rules = [setup.malloc.clone(), setup.reserve.clone()];
-        Player { rules, device, plain, memory: Vec::new(), events: Vec::new(), streams: STREAMS.to_vec() }
+        Player { rules, device, plain, memory: Vec::new(), events: Vec::new(), streams: STREAMS.to_vec(), mapped_bytes: 0 }
     }
 
     /// Plays the steps, then looks at everything that is left.
@@ -128,8 +135,7 @@ impl Player {
             Base::Ever => self.plain.named(),
             Base::Space => Vec::new(),
         };
-        let count = ranges.len().max(1);
-        let (from, to) = ranges.get(spot.which % count).copied().unwrap_or((0, 0));
+        let (from, to) = nth(&ranges, spot.which).copied().unwrap_or((0, 0));
         (if spot.from_end { to } else { from }.wrapping_add_signed(spot.offset), to)
     }
 
@@ -144,7 +150,7 @@ impl Player {
 
     fn range(&self, spot: Spot, size: Size) -> (u64, u64) {
         let at = self.at(spot);
-        (at.0, self.bytes(size, at, 0))
+        (at.0, self.bytes(size, at, self.mapped_bytes))
     }
 
     fn size(&self, size: Size) -> u64 {
@@ -268,7 +274,7 @@ impl Player {
     /// Returns the place of memory that is released, or that is not.
     fn memory_at(&self, which: usize, is_released: bool) -> Option<usize> {
         let all: Vec<usize> = (0..self.memory.len()).filter(|&index| self.memory[index].is_released == is_released).collect();
-        all.get(which % all.len().max(1)).copied()
+        nth(&all, which).copied()
     }
 
     fn hold(&mut self, device: SimPhysical, plain: Memory) -> Result<(), Broken> {
@@ -318,6 +324,7 @@ impl Player {
         let Some(held) = index.map(|index| self.memory[index].clone()) else { return Ok(()) };
         let at = self.at(spot);
         let bytes = self.bytes(size, at, held.plain.bytes());
+        self.mapped_bytes = held.plain.bytes();
         let seen = self.device.map(DeviceAddress(at.0), Bytes(bytes), &held.device);
         same("the answer", &seen, &self.plain.map(at.0, bytes, &held.plain))
     }

@@ -30,6 +30,9 @@ pub(crate) struct Spot {
     pub(crate) offset: i64,
 }
 
+/// The number of whatever was added last.
+pub(crate) const LAST: usize = usize::MAX;
+
 /// A number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Size {
@@ -39,7 +42,7 @@ pub(crate) enum Size {
     Room(i64),
     /// From the address to the end of the range in which it is, plus this.
     Rest(i64),
-    /// The bytes of the memory that the step is about, plus this.
+    /// The bytes of the memory that the step is about, or that was mapped last, plus this.
     Same(i64),
 }
 
