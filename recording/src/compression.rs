@@ -5,8 +5,10 @@
 //! MiB later. Memory grows with the decompressed data, never with the size that a header claims.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Read};
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
@@ -143,9 +145,8 @@ pub(crate) fn decompress_beside<T>(
             decompress_to(bytes, decompressed_limit(bytes.len() as u64), &mut send)
         });
         let Ok(decompressing) = decompressing else {
-            // The system has no more threads, so decompress first and then read.
-            let mut whole = Some(decompress(bytes)?);
-            return Ok(read(&mut |input| input.extend_from_slice(&whole.take().unwrap_or_default())));
+            // The system has no more threads.
+            return decompress_between(bytes, read);
         };
         let found = read_pieces(pieces, read);
         match decompressing.join() {
@@ -155,6 +156,25 @@ pub(crate) fn decompress_beside<T>(
     })
 }
 
+/// Does the same on the calling thread: decompresses each piece when `read` wants it.
+fn decompress_between<T>(bytes: &[u8], read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T) -> Result<T, DecompressError> {
+    let mut unpacking = Unpacking::of(bytes, decompressed_limit(bytes.len() as u64));
+    let mut outcome = Ok(true);
+    let found = read(&mut |input| {
+        if matches!(outcome, Ok(true)) {
+            outcome = unpacking.next(input);
+        }
+    });
+    // A reader that has stopped needs no more pieces, but the rest may be damaged.
+    let mut unread = Vec::new();
+    while matches!(outcome, Ok(true)) {
+        unread.clear();
+        outcome = unpacking.next(&mut unread);
+    }
+    unpacking.judge(outcome.map(drop))?;
+    Ok(found)
+}
+
 fn read_pieces<T>(pieces: Receiver<Vec<u8>>, read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T) -> T {
     read(&mut |input| input.extend_from_slice(&pieces.recv().unwrap_or_default()))
 }
@@ -162,9 +182,9 @@ fn read_pieces<T>(pieces: Receiver<Vec<u8>>, read: impl FnOnce(&mut dyn FnMut(&m
 /// Returns the first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. There are fewer
 /// bytes if the data is damaged.
 pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
-    let mut decompressed = Vec::new();
+    let (mut decompressed, mut unpacking) = (Vec::new(), Unpacking::of(bytes, length));
     // A decoder that fails has already returned all that it could.
-    let _ = drain_any(bytes, length, &mut Looked::new(&mut |piece| decompressed.extend_from_slice(piece)));
+    while let Ok(true) = unpacking.next(&mut decompressed) {}
     decompressed
 }
 
@@ -179,24 +199,17 @@ fn decompress_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, Decompre
 
 /// Decompresses a compressed file piece by piece.
 fn decompress_to(bytes: &[u8], limit: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), DecompressError> {
-    let mut looked = Looked::new(take);
-    let outcome = drain_any(bytes, limit, &mut looked);
-    if let Some((offset, what)) = looked.bomb {
-        return Err(DecompressError::Bomb { offset, what });
-    }
-    outcome.map_err(|cause| DecompressError::Damaged { compression: detect(bytes), cause })?;
-    if looked.length > limit {
-        return Err(DecompressError::TooLarge { limit, length: bytes.len() as u64 });
-    }
-    refuse_other_kinds(&looked.head).map_err(|error| match error {
-        DecompressError::OtherKind { kind: JSON } => {
-            DecompressError::OtherKind { kind: "compressed JSON (if it is from _snapshot(), decompress it first)" }
+    let (mut piece, mut unpacking) = (Vec::new(), Unpacking::of(bytes, limit));
+    let outcome = loop {
+        piece.clear();
+        let outcome = unpacking.next(&mut piece);
+        take(&piece);
+        match outcome {
+            Ok(true) => {}
+            ended => break ended.map(drop),
         }
-        DecompressError::OtherKind { kind: PAGE } => {
-            DecompressError::OtherKind { kind: "a compressed web page (decompress it first)" }
-        }
-        error => error,
-    })
+    };
+    unpacking.judge(outcome)
 }
 
 fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
@@ -268,8 +281,8 @@ const ZSTD_WINDOW: u64 = 1 << 27;
 const HEAD: usize = 1 << 16;
 
 /// The facts known about the decompressed data so far.
-struct Looked<'a> {
-    take: &'a mut dyn FnMut(&[u8]),
+#[derive(Default)]
+struct Looked {
     /// The number of bytes decompressed.
     length: u64,
     /// The first bytes.
@@ -281,13 +294,8 @@ struct Looked<'a> {
     bomb: Option<(u64, &'static str)>,
 }
 
-impl<'a> Looked<'a> {
-    /// Creates the state before any data has arrived. `take` receives the pieces.
-    fn new(take: &'a mut dyn FnMut(&[u8])) -> Looked<'a> {
-        Looked { take, length: 0, head: Vec::new(), tail: Vec::new(), skim: Skim::default(), bomb: None }
-    }
-
-    /// Examines the next piece and passes it on.
+impl Looked {
+    /// Examines the next piece.
     fn piece(&mut self, piece: &[u8]) {
         if piece.is_empty() {
             return;
@@ -301,7 +309,6 @@ impl<'a> Looked<'a> {
         self.tail.drain(..if ended.is_some() { self.tail.len() } else { done as usize });
         // A small file is read completely and then judged.
         self.bomb = ended.filter(|(end, _)| self.length - end > BEYOND_THE_END);
-        (self.take)(piece);
     }
 
     /// Returns whether decompression should stop here.
@@ -310,53 +317,118 @@ impl<'a> Looked<'a> {
     }
 }
 
-/// Decompresses a file to its end, to just past the limit, or until it proves to be a bomb.
-fn drain_any(bytes: &[u8], limit: u64, looked: &mut Looked<'_>) -> io::Result<()> {
-    match detect(bytes) {
-        Compression::None => drain(bytes, limit, looked),
-        Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), limit, looked),
-        Compression::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit, looked),
-        Compression::Zstd => drain_zstd(bytes, limit, looked),
-    }
+/// Decompresses a file piece by piece, to its end, to just past a limit, or until it proves to be a bomb.
+struct Unpacking<'a> {
+    bytes: &'a [u8],
+    decoder: Box<dyn Read + 'a>,
+    limit: u64,
+    looked: Looked,
 }
 
-/// Reads a decoder to its end, to one byte past the limit, or until the data proves to be a bomb.
-fn drain(mut decoder: impl Read, limit: u64, looked: &mut Looked<'_>) -> io::Result<()> {
-    let mut piece = Vec::new();
-    while !looked.is_enough(limit) {
-        let left = (limit + 1).saturating_sub(looked.length).min(PIECE);
-        piece.clear();
-        let outcome = decoder.by_ref().take(left).read_to_end(&mut piece);
-        looked.piece(&piece);
-        if outcome? == 0 {
-            break;
+impl<'a> Unpacking<'a> {
+    fn of(bytes: &'a [u8], limit: u64) -> Unpacking<'a> {
+        let decoder: Box<dyn Read + 'a> = match detect(bytes) {
+            Compression::None => Box::new(bytes),
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(bytes)),
+            Compression::Xz => Box::new(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB)),
+            Compression::Zstd => Box::new(ZstdFrames { rest: Rest::of(bytes), frame: None }),
+        };
+        Unpacking { bytes, decoder, limit, looked: Looked::default() }
+    }
+
+    /// Appends the next piece, and returns whether another may follow. If decompression fails, the bytes before the damage have been
+    /// appended.
+    fn next(&mut self, to: &mut Vec<u8>) -> io::Result<bool> {
+        if self.looked.is_enough(self.limit) {
+            return Ok(false);
         }
+        let left = (self.limit + 1).saturating_sub(self.looked.length).min(PIECE);
+        let before = to.len();
+        let outcome = self.decoder.by_ref().take(left).read_to_end(to);
+        self.looked.piece(&to[before..]);
+        Ok(outcome? > 0)
     }
-    Ok(())
+
+    /// Returns what is wrong with the file, now that decompression has ended.
+    fn judge(&self, outcome: io::Result<()>) -> Result<(), DecompressError> {
+        if let Some((offset, what)) = self.looked.bomb {
+            return Err(DecompressError::Bomb { offset, what });
+        }
+        outcome.map_err(|cause| DecompressError::Damaged { compression: detect(self.bytes), cause })?;
+        if self.looked.length > self.limit {
+            return Err(DecompressError::TooLarge { limit: self.limit, length: self.bytes.len() as u64 });
+        }
+        refuse_other_kinds(&self.looked.head).map_err(|error| match error {
+            DecompressError::OtherKind { kind: JSON } => {
+                DecompressError::OtherKind { kind: "compressed JSON (if it is from _snapshot(), decompress it first)" }
+            }
+            DecompressError::OtherKind { kind: PAGE } => {
+                DecompressError::OtherKind { kind: "a compressed web page (decompress it first)" }
+            }
+            error => error,
+        })
+    }
 }
 
-/// Decompresses frame by frame. The decoder reports a skippable frame as an error that contains the frame's length.
-fn drain_zstd(bytes: &[u8], limit: u64, looked: &mut Looked<'_>) -> io::Result<()> {
-    use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
-    let mut rest = bytes;
-    while !rest.is_empty() && !looked.is_enough(limit) {
-        match ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut rest, ZSTD_WINDOW) {
-            Ok(mut decoder) => {
-                drain(&mut decoder, limit, looked)?;
-                let (stated, found) = (decoder.decoder.get_checksum_from_data(), decoder.decoder.get_calculated_checksum());
-                if stated.is_some() && stated != found && !looked.is_enough(limit) {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
+/// The bytes that have not been read yet. A frame's decoder and the code that looks for the next frame share them.
+#[derive(Clone)]
+struct Rest<'a>(Rc<Cell<&'a [u8]>>);
+
+impl<'a> Rest<'a> {
+    fn of(bytes: &'a [u8]) -> Rest<'a> {
+        Rest(Rc::new(Cell::new(bytes)))
+    }
+}
+
+impl Read for Rest<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let mut rest = self.0.get();
+        let read = rest.read(to);
+        self.0.set(rest);
+        read
+    }
+}
+
+/// Decompresses consecutive Zstandard frames.
+struct ZstdFrames<'a> {
+    rest: Rest<'a>,
+    frame: Option<ruzstd::decoding::StreamingDecoder<Rest<'a>, ruzstd::decoding::FrameDecoder>>,
+}
+
+impl ZstdFrames<'_> {
+    /// Begins the next frame that has data. The decoder reports a skippable frame as an error that contains the frame's length.
+    fn begin_frame(&mut self) -> io::Result<()> {
+        use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+        while self.frame.is_none() && !self.rest.0.get().is_empty() {
+            match ruzstd::decoding::StreamingDecoder::new_with_max_window_size(self.rest.clone(), ZSTD_WINDOW) {
+                Ok(decoder) => self.frame = Some(decoder),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    let after = self.rest.0.get().get(length as usize..);
+                    self.rest.0.set(after.ok_or(io::ErrorKind::UnexpectedEof)?);
                 }
-            }
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
-                rest = rest.get(length as usize..).ok_or(io::ErrorKind::UnexpectedEof)?;
-            }
-            Err(error) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string()));
+                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
             }
         }
+        Ok(())
     }
-    Ok(())
+}
+
+impl Read for ZstdFrames<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.begin_frame()?;
+            let Some(frame) = &mut self.frame else { return Ok(0) };
+            let read = frame.read(to)?;
+            if read > 0 || to.is_empty() {
+                return Ok(read);
+            }
+            let (stated, found) = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
+            if stated.is_some() && stated != found {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
+            }
+            self.frame = None;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -387,6 +459,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "there are no threads")]
     fn a_bomb_is_refused_long_before_the_limit() {
         // The cases run in parallel, because each takes seconds.
         thread::scope(|scope| {
@@ -401,7 +474,7 @@ mod tests {
         let many = bytes.repeat(600);
         let mut count = 0;
         let mut looked = |piece: &[u8]| count += piece.len() as u64;
-        drain_any(&many, SMALL_LIMIT, &mut Looked::new(&mut looked)).expect("whole data");
+        decompress_to(&many, SMALL_LIMIT, &mut looked).expect_err("a bomb");
         assert!(count < BEYOND_THE_END + (8 << 20), "{count} bytes were decompressed");
         let error = decompress(&many).expect_err("a bomb");
         assert!(matches!(error, DecompressError::Bomb { offset: 4_194_304, .. }), "{error}");
@@ -431,26 +504,45 @@ mod tests {
         let damaged = files.iter().map(|bytes| [&bytes[..], b"garbage!"].concat());
         let bomb = [files[0].repeat(600)];
         for bytes in files.iter().cloned().chain(cut).chain(damaged).chain(bomb) {
-            let mut read = Vec::new();
-            let beside = decompress_beside(&bytes, |next_piece| {
-                let mut length = usize::MAX;
-                while length != read.len() {
-                    length = read.len();
-                    next_piece(&mut read);
-                }
-            });
-            let stopped = decompress_beside(&bytes, |_| ());
-            match decompress(&bytes) {
-                Ok(whole) => assert!(beside.is_ok() && stopped.is_ok() && read == whole.as_ref()),
-                Err(error) => {
-                    assert_eq!(beside.expect_err("an error").to_string(), error.to_string());
-                    assert_eq!(
-                        stopped.expect_err("an error").to_string(),
-                        error.to_string(),
-                        "a reader that stops hides nothing"
-                    );
+            for is_on_a_thread in [true, false] {
+                let mut read = Vec::new();
+                let beside = in_pieces(&bytes, is_on_a_thread, &mut |next_piece| {
+                    let mut length = usize::MAX;
+                    while length != read.len() {
+                        length = read.len();
+                        next_piece(&mut read);
+                    }
+                });
+                let stopped = in_pieces(&bytes, is_on_a_thread, &mut |_| ());
+                match decompress(&bytes) {
+                    Ok(whole) => assert!(beside.is_ok() && stopped.is_ok() && read == whole.as_ref()),
+                    Err(error) => {
+                        assert_eq!(beside.expect_err("an error").to_string(), error.to_string());
+                        assert_eq!(
+                            stopped.expect_err("an error").to_string(),
+                            error.to_string(),
+                            "a reader that stops hides nothing"
+                        );
+                    }
                 }
             }
+        }
+    }
+
+    type Read<'r> = &'r mut dyn FnMut(&mut dyn FnMut(&mut Vec<u8>));
+
+    fn in_pieces(bytes: &[u8], is_on_a_thread: bool, read: Read<'_>) -> Result<(), DecompressError> {
+        if is_on_a_thread { decompress_beside(bytes, read) } else { decompress_between(bytes, read) }
+    }
+
+    /// Without threads, memory for the decompressed file would otherwise be needed in addition to the recording.
+    #[test]
+    fn without_threads_a_piece_is_decompressed_when_it_is_wanted() {
+        for bytes in compressed() {
+            let many = bytes.repeat(20);
+            let mut first = Vec::new();
+            in_pieces(&many, false, &mut |next_piece| next_piece(&mut first)).expect("a file");
+            assert!(!first.is_empty() && first.len() as u64 <= PIECE, "{} bytes", first.len());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! `torch.cuda._memory_viz` (`trace_plot`, `segment_plot`), where it is in base64.
 
 use std::fs::File;
-use std::io::{self, Read, Take};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use base64::alphabet::STANDARD;
@@ -88,8 +88,18 @@ const MOST_ESTIMATED: usize = 1 << 30;
 /// larger than [`compression::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
+    let file = File::open(path).map_err(|cause| ReadError::File { path: path.to_owned(), cause })?;
+    // A pipe has no length.
+    let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
+    read_opened(path, file, length)
+}
+
+/// Reads a recording from a file that the caller has opened, whose length may be unknown. `path` is for error messages.
+///
+/// # Errors
+/// Returns the errors of [`read_file`].
+pub fn read_opened(path: &Path, mut file: impl Read, length: Option<u64>) -> Result<Recording, ReadError> {
     let failed = |cause| ReadError::File { path: path.to_owned(), cause };
-    let mut file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
     file.by_ref().take(HEAD).read_to_end(&mut bytes).map_err(failed)?;
     refuse_by_head(&bytes)?;
@@ -104,7 +114,7 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let mut rest = file.take(compression::LARGEST + 1 - HEAD);
     if compression::detect(&bytes) == Compression::None {
         compression::refuse_other_kinds(&bytes)?;
-        return read_pieces(bytes, &mut rest, &failed);
+        return read_pieces(bytes, &mut rest, length, &failed);
     }
     rest.read_to_end(&mut bytes).map_err(failed)?;
     refuse_large(bytes.len() as u64)?;
@@ -112,16 +122,18 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
 }
 
 /// Reads an uncompressed file piece by piece.
-fn read_pieces(head: Vec<u8>, rest: &mut Take<File>, failed: &dyn Fn(io::Error) -> ReadError) -> Result<Recording, ReadError> {
-    let length = match rest.get_ref().metadata() {
-        Ok(data) if data.is_file() => Length::Known(usize::try_from(data.len()).unwrap_or(usize::MAX)),
-        // A pipe has no length.
-        _ => Length::Estimated(head.len()),
-    };
+fn read_pieces(
+    head: Vec<u8>,
+    rest: &mut dyn Read,
+    length: Option<u64>,
+    failed: &dyn Fn(io::Error) -> ReadError,
+) -> Result<Recording, ReadError> {
+    let known = |length| Length::Known(usize::try_from(length).unwrap_or(usize::MAX));
+    let length = length.map_or(Length::Estimated(head.len()), known);
     let (mut read, mut outcome, mut head) = (head.len() as u64, Ok(()), Some(head));
     let loaded = pickle::load(length, &mut |input| match head.take() {
         Some(head) => input.extend_from_slice(&head),
-        None => match rest.by_ref().take(PIECE).read_to_end(input) {
+        None => match (&mut *rest).take(PIECE).read_to_end(input) {
             Ok(count) => read += count as u64,
             Err(cause) => outcome = Err(cause),
         },
@@ -207,8 +219,16 @@ const NAMES: [&[u8]; 4] = [b"segments", b"device_traces", b"total_size", b"alloc
 /// # Errors
 /// Fails if the file cannot be opened or read.
 pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
+    opened_as_snapshot(File::open(path)?)
+}
+
+/// Returns the same for a file that the caller has opened.
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub fn opened_as_snapshot(file: impl Read) -> io::Result<bool> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(BEGINNING).read_to_end(&mut bytes)?;
+    file.take(BEGINNING).read_to_end(&mut bytes)?;
     let head = compression::beginning(&bytes, LOOKED_AT);
     // These are the opcodes for a protocol, a mark, an empty dict or an empty list.
     let is_pickle = matches!(head.first(), Some(0x80 | b'(' | b'}' | b']'));
@@ -248,6 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "there are no files")]
     fn every_kind_of_snapshot_is_known_by_its_beginning_and_nothing_else_is() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let mut found = 0;

@@ -13,7 +13,7 @@ mod recording;
 mod summary;
 
 pub use dated_keys::{DATED_KEYS, DatedKey, FieldEvidence, FileFields, Minor, Part};
-pub use file::{ReadError, begins_as_snapshot, read, read_file};
+pub use file::{ReadError, begins_as_snapshot, opened_as_snapshot, read, read_file, read_opened};
 pub use format::{FormatError, FormatProblem, Place, write};
 pub use json::JsonError;
 pub use named::Named;

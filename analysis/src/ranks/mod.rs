@@ -422,7 +422,7 @@ fn content(device: &DeviceRecording) -> u64 {
 }
 
 /// The number of counters. Sizes with the same hash share a counter.
-const COUNTS: usize = 1024;
+const COUNTS: u64 = 1024;
 
 /// The frequency with which a program requests each size, as a fixed-size sketch.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -435,16 +435,16 @@ impl RequestSizes {
     /// Returns the sizes requested in a device's trace.
     #[must_use]
     pub fn of(device: &DeviceRecording) -> RequestSizes {
-        let mut sizes = RequestSizes { counts: vec![0; COUNTS], total: 0 };
+        let mut sizes = RequestSizes { counts: vec![0; COUNTS as usize], total: 0 };
         let requests = device.trace.iter().filter(|entry| entry.action == Action::Alloc);
         requests.for_each(|entry| sizes.add(entry.size));
         sizes
     }
 
     fn add(&mut self, size: u64) {
-        let mut hasher = FxHasher::default();
-        size.hash(&mut hasher);
-        let count = &mut self.counts[hasher.finish() as usize % COUNTS];
+        // FxHasher's own result depends on the width of addresses, and so would the answer.
+        let hash = size.wrapping_mul(0xf135_7aea_2e62_a9c5).rotate_left(26);
+        let count = &mut self.counts[(hash % COUNTS) as usize];
         *count = count.saturating_add(1);
         self.total += 1;
     }

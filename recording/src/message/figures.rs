@@ -586,9 +586,13 @@ fn size_at(text: &str, start: usize) -> (usize, Option<Size>) {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(not(target_family = "wasm"))]
     use parkade::device::ProcessMemory;
-    use parkade::texts::{Hint, MORE_THAN_ONE_EXABYTE, OomWords, OutOfMemory, rejection_message};
+    #[cfg(not(target_family = "wasm"))]
+    use parkade::texts::{Hint, OomWords, OutOfMemory};
+    use parkade::texts::{MORE_THAN_ONE_EXABYTE, rejection_message};
     use parkade::units::Bytes;
+    #[cfg(not(target_family = "wasm"))]
     use proptest::prelude::*;
 
     use super::*;
@@ -745,6 +749,7 @@ mod tests {
 
     /// A log may consist of only the beginnings of messages. Each is read only up to the next one.
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "there is no clock")]
     fn many_beginnings_take_linear_time() {
         let beginning =
             "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free. ";
@@ -766,15 +771,18 @@ mod tests {
         assert!(is_read(message.tried, told), "{message:?}");
     }
 
+    #[cfg(not(target_family = "wasm"))]
     fn process() -> impl Strategy<Value = ProcessMemory> {
         (any::<Option<u32>>(), any::<u64>()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) })
     }
 
+    #[cfg(not(target_family = "wasm"))]
     /// Generates any size; most are in the range of real devices.
     fn any_bytes() -> impl Strategy<Value = u64> {
         prop_oneof![0..1_u64 << 11, 0..1_u64 << 21, 0..1_u64 << 31, 0..1_u64 << 40, any::<u64>()]
     }
 
+    #[cfg(not(target_family = "wasm"))]
     fn report() -> impl Strategy<Value = OutOfMemory> {
         let figures = (any_bytes(), any_bytes(), any_bytes(), 0..1_u64 << 50, 0..1_u64 << 50, 0..1_u64 << 50);
         let hint = prop_oneof![
@@ -818,6 +826,7 @@ mod tests {
         size.map_or(u64::MAX, |size| size.bytes)
     }
 
+    #[cfg(not(target_family = "wasm"))]
     proptest! {
         #[test]
         fn what_the_core_prints_is_read_back(report in report()) {

@@ -282,7 +282,7 @@ mod tests {
             for _ in 0..2 {
                 (0..MOST_MESSAGES as u64).for_each(|bytes| messages.add(cut(bytes, 1, &format!("12:00:{:02}", bytes.min(5)))));
             }
-            messages.add(cut(u64::MAX >> 1, 2, "12:00:59"));
+            messages.add(cut(1 << 30, 2, "12:00:59"));
             messages.add(cut(0, 2, last));
             let (kept, left_out) = messages.end();
             assert_eq!((kept.len(), left_out.messages), (MOST_MESSAGES, 2));

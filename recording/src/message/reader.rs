@@ -417,9 +417,11 @@ mod tests {
 
     use parkade::texts::rejection_message;
     use parkade::units::Bytes;
+    #[cfg(not(target_family = "wasm"))]
     use proptest::prelude::*;
 
     use super::*;
+    #[cfg(not(target_family = "wasm"))]
     use crate::message::lines::PIECE;
     use crate::message::{OutOfMemoryMessage, Size, Source, ToldBy};
 
@@ -591,6 +593,7 @@ mod tests {
 
     /// The time is linear in the number of lines, ranks and beginnings of messages in a log.
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "there is no clock")]
     fn a_long_log_takes_linear_time() {
         let mut text = String::new();
         for rank in 0..10_000 {
@@ -604,6 +607,7 @@ mod tests {
         assert!(before.elapsed().as_secs() < 60, "{:?}", before.elapsed());
     }
 
+    #[cfg(not(target_family = "wasm"))]
     proptest! {
         /// The result for a message does not depend on the log around it.
         #[test]
@@ -824,6 +828,7 @@ mod tests {
     /// Eight times as many messages take at most 16 times as long, wherever they are. A reader whose time grew with the square of
     /// their number would take 64 times as long, and a busy machine distorts the measurement by less than a factor of two.
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "there is no clock")]
     fn the_time_grows_with_the_number_of_messages() {
         let whole = |separator: &str, number| (0..number).map(message).collect::<Vec<_>>().join(separator);
         let cut =
@@ -857,6 +862,7 @@ mod tests {
         }
     }
 
+    #[cfg(not(target_family = "wasm"))]
     fn part_of_a_log() -> impl Strategy<Value = Vec<u8>> {
         let texts = [
             "\n",
@@ -882,6 +888,7 @@ mod tests {
         ]
     }
 
+    #[cfg(not(target_family = "wasm"))]
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         /// Splitting a log changes nothing, regardless of where it is split, even inside a character.

@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 
-use super::objects::{Container, EMPTY_SHAPE, Objects, Tag, Texts, Value};
+use super::objects::{Container, EMPTY_SHAPE, Objects, Tag, Texts, Value, with_room};
 use super::opcode::*;
 
 /// The machine's state.
@@ -243,7 +243,7 @@ pub(crate) struct Memo {
 impl Memo {
     /// Creates an empty memo, with the capacity that a recording of `length` bytes needs.
     fn for_input(length: usize) -> Self {
-        Memo { dense: Vec::with_capacity(length / 30), sparse: BTreeMap::new(), changes: 0 }
+        Memo { dense: with_room(length / 30), sparse: BTreeMap::new(), changes: 0 }
     }
 
     /// Executes MEMOIZE: writes the next slot, whose number is the number of slots.
@@ -260,7 +260,8 @@ impl Memo {
     #[inline]
     pub(crate) fn put(&mut self, index: u64, value: Value) {
         let next = self.dense.len() as u64;
-        match self.dense.get_mut(index as usize) {
+        // A number that is cut to the width of addresses would be that of a different slot.
+        match usize::try_from(index).ok().and_then(|index| self.dense.get_mut(index)) {
             Some(slot) => {
                 *slot = value;
                 self.changes += 1;
@@ -282,7 +283,7 @@ impl Memo {
     /// Returns the value of a slot, or `None` if it was never written.
     #[inline]
     pub(crate) fn get(&self, index: u64) -> Option<Value> {
-        match self.dense.get(index as usize) {
+        match usize::try_from(index).ok().and_then(|index| self.dense.get(index)) {
             Some(&value) => Some(value),
             None => self.sparse.get(&index).copied(),
         }
@@ -591,6 +592,10 @@ mod tests {
         assert_eq!(memo.get(u64::from(u32::MAX)), Some(Value::NONE));
         assert_eq!(memo.get(0), Some(Value::int32(0)));
         assert_eq!(memo.get(1), Some(Value::int32(2)));
+        // Where addresses have 32 bits, this number must not be cut to 1.
+        assert_eq!(memo.get((1 << 32) + 1), None);
+        memo.put((1 << 32) + 1, Value::int32(3));
+        assert_eq!((memo.get(1), memo.get((1 << 32) + 1)), (Some(Value::int32(2)), Some(Value::int32(3))));
         assert_eq!(memo.get(2), None);
         assert!(memo.held() < 200);
     }

@@ -247,13 +247,20 @@ pub(crate) enum Dict<'h> {
     Loose(&'h [(Value, Value)]),
 }
 
+/// Returns an empty vector with this capacity, or without it where so much memory cannot be had: the vector may need less.
+pub(crate) fn with_room<T>(capacity: usize) -> Vec<T> {
+    let mut vector = Vec::new();
+    let _ = vector.try_reserve_exact(capacity);
+    vector
+}
+
 impl Objects {
     /// Creates empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as the tables
     /// fill.
     pub(crate) fn for_input(length: usize) -> Self {
         Objects {
-            slots: Vec::with_capacity(length / 7),
-            containers: Vec::with_capacity(length / 60),
+            slots: with_room(length / 7),
+            containers: with_room(length / 60),
             loose_lists: Vec::new(),
             loose_dicts: Vec::new(),
             loose_values: 0,

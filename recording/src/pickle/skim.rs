@@ -143,6 +143,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "there are no files")]
     fn a_pickle_ends_where_it_stops() {
         for name in
             ["snapshot.protocol0", "snapshot.protocol2", "snapshot.protocol4", "snapshot.protocol5", "old", "newer", "list"]
