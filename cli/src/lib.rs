@@ -3,6 +3,7 @@
 
 pub mod commands;
 pub mod each;
+#[cfg(feature = "native")]
 pub mod in_process;
 pub mod ranks;
 pub mod recordings;
@@ -17,32 +18,29 @@ pub mod terminal;
 mod writers;
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
+#[cfg(feature = "native")]
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use signal_hook::consts::SIGABRT;
-use signal_hook::flag::register_conditional_shutdown;
 
 #[cfg(feature = "suite")]
 use commands::conform;
-#[cfg(not(feature = "suite"))]
+#[cfg(all(feature = "native", not(feature = "suite")))]
 use commands::conform_elsewhere as conform;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "native", target_os = "linux"))]
 use commands::kill;
-use commands::{
-    advise, definitions, diagnose, diff, enable, export, info, merge, ops, pack, replay, report, run as run_program, stats,
-    sweep, verify,
-};
+use commands::{advise, diagnose, diff, report, verify};
+#[cfg(feature = "native")]
+use commands::{definitions, enable, export, info, merge, ops, pack, replay, run as run_program, stats, sweep};
 use each::run_each;
+#[cfg(feature = "native")]
 pub use in_process::all_printed as answer;
 pub use terminal::runner::Outcome;
 use terminal::runner::{self, run};
-use terminal::{memory_options, output, outputs};
+use terminal::surroundings::are_provided;
+use terminal::{memory_options, output};
 
 /// Notes that apply to all commands.
 const AFTER_HELP: &str = "\
@@ -58,6 +56,7 @@ Exit code: 0 success, 1 a check failed (something differs, or the program does n
 not known from this file.";
 
 /// The commands, grouped by the readers they serve, as `--help` lists them.
+#[cfg(feature = "native")]
 const GROUPS: [(&str, &[&str]); 3] = [
     (
         "Your run",
@@ -68,7 +67,10 @@ const GROUPS: [(&str, &[&str]); 3] = [
 ];
 
 /// The program, whose help lists the commands in groups.
+#[cfg(feature = "native")]
 fn program() -> clap::Command {
+    use std::fmt::Write as _;
+
     let program = Cli::command();
     let about = |name: &str| {
         let command = program.find_subcommand(name);
@@ -90,6 +92,12 @@ fn program() -> clap::Command {
     program.help_template(template)
 }
 
+/// The program without its help, which nobody reads where there is no terminal.
+#[cfg(not(feature = "native"))]
+fn program() -> clap::Command {
+    Cli::command()
+}
+
 /// GPU memory, replayed: what PyTorch's allocator did, and what it would have done under other settings.
 #[derive(Parser)]
 #[command(name = "parkade", version, propagate_version = true, max_term_width = 110, after_help = AFTER_HELP)]
@@ -105,35 +113,52 @@ enum Command {
     Diff(diff::Args),
     Report(report::Args),
     Verify(verify::Args),
+    #[cfg(feature = "native")]
     Replay(replay::Args),
+    #[cfg(feature = "native")]
     Stats(stats::Args),
+    #[cfg(feature = "native")]
     Export(export::Args),
+    #[cfg(feature = "native")]
     Pack(pack::Args),
+    #[cfg(feature = "native")]
     Sweep(sweep::Args),
+    #[cfg(feature = "native")]
     Merge(merge::Args),
+    #[cfg(feature = "native")]
     Run(run_program::Args),
+    #[cfg(feature = "native")]
     Conform(conform::Args),
+    #[cfg(feature = "native")]
     Ops(ops::Args),
+    #[cfg(feature = "native")]
     Info(info::Args),
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "native", target_os = "linux"))]
     Kill(kill::Args),
+    #[cfg(feature = "native")]
     Enable(enable::Args),
+    #[cfg(feature = "native")]
     Completions(definitions::CompletionsArgs),
+    #[cfg(feature = "native")]
     Man(definitions::ManArgs),
 }
 
 impl Command {
     /// Whether it computes on several threads.
     const fn is_parallel(&self) -> bool {
-        use Command::{Advise, Conform, Diff, Merge, Report, Sweep};
-        matches!(self, Advise(_) | Conform(_) | Diff(_) | Merge(_) | Report(_) | Sweep(_))
+        #[cfg(feature = "native")]
+        if matches!(self, Command::Conform(_) | Command::Merge(_) | Command::Sweep(_)) {
+            return true;
+        }
+        matches!(self, Command::Advise(_) | Command::Diff(_) | Command::Report(_))
     }
 }
 
 /// Runs the command that the process's arguments name, prints its answer, and returns its exit code. A signal that ends the
 /// process leaves no half-written file: the process belongs to this program, so it may handle the signals.
+#[cfg(feature = "native")]
 pub fn main() -> ExitCode {
-    outputs::remove_on_signals();
+    terminal::outputs::remove_on_signals();
     run_command(&std::env::args_os().collect::<Vec<_>>()).into()
 }
 
@@ -141,13 +166,13 @@ pub fn main() -> ExitCode {
 /// how it ended. From then on, an abort ends the process with the exit code of a command that could not run: if memory cannot
 /// be allocated, the runtime reports that and aborts.
 pub fn run_command(arguments: &[OsString]) -> Outcome {
-    // If it cannot be registered, an abort ends the process by its signal, as in any program.
-    let _registered = register_conditional_shutdown(SIGABRT, Outcome::CouldNotRun as i32, Arc::new(AtomicBool::new(true)));
+    end_aborts_as_failures();
     let cli = match parse(arguments) {
         Ok(cli) => cli,
         Err(error) => return runner::refuse_arguments(&error, arguments, &program()),
     };
     if cli.command.is_parallel()
+        && !are_provided()
         && let Err(error) = terminal::progress::start_threads()
     {
         output::complain(&format!("{error:#}"));
@@ -156,29 +181,57 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
     match &cli.command {
         #[cfg(feature = "suite")]
         Command::Conform(args) => run(args),
-        #[cfg(not(feature = "suite"))]
+        #[cfg(all(feature = "native", not(feature = "suite")))]
         Command::Conform(args) => args.run(),
         Command::Verify(args) => run(args),
+        #[cfg(feature = "native")]
         Command::Replay(args) => run_each(args),
         Command::Advise(args) => run_each(args),
         Command::Diagnose(args) => run_each(args),
         Command::Diff(args) => diff::run_diff(args),
         Command::Report(args) => run_each(args),
+        #[cfg(feature = "native")]
         Command::Stats(args) => run_each(args),
+        #[cfg(feature = "native")]
         Command::Export(args) => run(args),
+        #[cfg(feature = "native")]
         Command::Pack(args) => run(args),
+        #[cfg(feature = "native")]
         Command::Run(args) => args.run(),
+        #[cfg(feature = "native")]
         Command::Sweep(args) => run(args),
+        #[cfg(feature = "native")]
         Command::Merge(args) => run(args),
+        #[cfg(feature = "native")]
         Command::Ops(args) => run(args),
+        #[cfg(feature = "native")]
         Command::Info(args) => run(args),
-        #[cfg(target_os = "linux")]
+        #[cfg(all(feature = "native", target_os = "linux"))]
         Command::Kill(args) => run(args),
+        #[cfg(feature = "native")]
         Command::Enable(args) => run(args),
+        #[cfg(feature = "native")]
         Command::Completions(args) => run(&args.of(Cli::command())),
+        #[cfg(feature = "native")]
         Command::Man(args) => run(&args.of(Cli::command())),
     }
 }
+
+/// If it cannot be registered, an abort ends the process by its signal, as in any program.
+#[cfg(feature = "native")]
+fn end_aborts_as_failures() {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use signal_hook::consts::SIGABRT;
+    use signal_hook::flag::register_conditional_shutdown;
+
+    let _registered = register_conditional_shutdown(SIGABRT, Outcome::CouldNotRun as i32, Arc::new(AtomicBool::new(true)));
+}
+
+/// Without a machine, there are no signals.
+#[cfg(not(feature = "native"))]
+fn end_aborts_as_failures() {}
 
 /// Returns the command for these arguments. A command that has been renamed is refused with its new name.
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {

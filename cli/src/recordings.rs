@@ -5,7 +5,6 @@
 //! read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -14,10 +13,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
 use anyhow::{Result, anyhow};
-use parkade_recording::begins_as_snapshot;
 use parkade_recording::compression::{Compression, detect};
+use parkade_recording::opened_as_snapshot;
 
-use crate::terminal::{output, progress};
+use crate::terminal::surroundings::are_provided;
+use crate::terminal::{files, output, progress};
 
 /// The endings of snapshot files, which the ending of a compression may follow.
 const ENDINGS: [&str; 2] = [".pickle", ".pkl"];
@@ -49,7 +49,7 @@ impl Inputs {
     pub fn of(paths: &[PathBuf]) -> Inputs {
         let mut inputs = Inputs { all: Vec::new(), remarks: Vec::new(), has_folder: false };
         for path in paths {
-            if path.is_dir() {
+            if files::is_folder(path) {
                 inputs.has_folder = true;
                 inputs.add_folder(path);
             } else {
@@ -76,13 +76,12 @@ impl Inputs {
     }
 
     fn add_folder(&mut self, folder: &Path) {
-        let entries = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
-            Ok(entries) => entries,
+        let mut paths = match files::entries(folder) {
+            Ok(paths) => paths,
             Err(error) => return self.refuse(folder, format!("cannot be read: {error}")),
         };
-        let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
         alphanumeric_sort::sort_path_slice(&mut paths);
-        let (folders, files): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| path.is_dir());
+        let (folders, files): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| files::is_folder(path));
         let (found, skipped): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_snapshot(path));
         if found.is_empty() {
             return self.refuse(folder, nothing_found(&skipped, &folders));
@@ -107,7 +106,11 @@ fn is_snapshot(path: &Path) -> bool {
     let has_ending =
         || ENDINGS.iter().any(|ending| COMPRESSIONS.iter().any(|packed| name.ends_with(&format!("{ending}{packed}"))));
     // Pipes are left out, because they may never deliver anything.
-    !name.starts_with('.') && path.is_file() && (has_ending() || begins_as_snapshot(path).unwrap_or(false))
+    !name.starts_with('.') && files::is_file(path) && (has_ending() || begins_as_snapshot(path))
+}
+
+fn begins_as_snapshot(path: &Path) -> bool {
+    files::open(path).and_then(|(file, _)| opened_as_snapshot(file)).unwrap_or(false)
 }
 
 fn nothing_found(skipped: &[PathBuf], folders: &[PathBuf]) -> String {
@@ -251,10 +254,28 @@ pub fn each<T: Send>(
     work: impl Fn(&Path) -> Result<T> + Sync,
     mut done: impl FnMut(usize, Result<T>) -> Result<()>,
 ) -> Result<()> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(inputs.all.len());
-    let (next, memory) = (AtomicUsize::new(0), Memory::default());
     let bar = progress::of("files", is_hidden);
     bar.set_length(inputs.all.len() as u64);
+    if are_provided() {
+        for (place, input) in inputs.all.iter().enumerate() {
+            done(place, input.refusal.as_ref().map_or_else(|| work(&input.path), |refusal| Err(anyhow!("{refusal}"))))?;
+            bar.set_position(place as u64 + 1);
+        }
+        return Ok(());
+    }
+    let outcome = each_on_threads(inputs, &bar, work, done);
+    bar.finish_and_clear();
+    outcome
+}
+
+fn each_on_threads<T: Send>(
+    inputs: &Inputs,
+    bar: &progress::Bar,
+    work: impl Fn(&Path) -> Result<T> + Sync,
+    mut done: impl FnMut(usize, Result<T>) -> Result<()>,
+) -> Result<()> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(inputs.all.len());
+    let (next, memory) = (AtomicUsize::new(0), Memory::default());
     let (sender, results) = mpsc::channel();
     let worker = |sender: mpsc::Sender<(usize, thread::Result<Result<T>>)>| {
         progress::hush_thread();
@@ -275,7 +296,7 @@ pub fn each<T: Send>(
             }
         }
     };
-    let outcome = thread::scope(|scope| {
+    thread::scope(|scope| {
         for _ in 0..threads {
             let sender = sender.clone();
             scope.spawn(|| worker(sender));
@@ -292,19 +313,17 @@ pub fn each<T: Send>(
             }
         }
         Ok(())
-    });
-    bar.finish_and_clear();
-    outcome
+    })
 }
 
 /// Estimates the decompressed size of a file; 0 if it cannot be read, because reading it reports the error.
 fn likely_size(path: &Path) -> u64 {
-    let length = fs::metadata(path).map_or(0, |data| if data.is_file() { data.len() } else { 0 });
+    let length = files::length(path);
     let mut head = [0; 8];
     // Anything that is not a regular file may have nothing to read, or may be readable only once.
     let is_compressed = length > 0
-        && File::open(path)
-            .and_then(|mut file| file.read(&mut head))
+        && files::open(path)
+            .and_then(|(mut file, _)| file.read(&mut head))
             .is_ok_and(|read| detect(&head[..read]) != Compression::None);
     length.saturating_mul(if is_compressed { RATIO } else { 1 })
 }

@@ -7,22 +7,33 @@ pub(crate) mod advise;
 pub mod beside;
 #[cfg(feature = "suite")]
 pub(crate) mod conform;
-#[cfg(not(feature = "suite"))]
+#[cfg(all(feature = "native", not(feature = "suite")))]
 pub(crate) mod conform_elsewhere;
+#[cfg(feature = "native")]
 pub(crate) mod definitions;
 pub(crate) mod diagnose;
 pub(crate) mod diff;
+#[cfg(feature = "native")]
 pub(crate) mod enable;
+#[cfg(feature = "native")]
 pub(crate) mod export;
+#[cfg(feature = "native")]
 pub(crate) mod info;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "native", target_os = "linux"))]
 pub(crate) mod kill;
+#[cfg(feature = "native")]
 pub mod merge;
+#[cfg(feature = "native")]
 pub(crate) mod ops;
+#[cfg(feature = "native")]
 pub(crate) mod pack;
+#[cfg(feature = "native")]
 pub mod replay;
 pub(crate) mod report;
+#[cfg(feature = "native")]
 pub(crate) mod run;
+#[cfg(feature = "native")]
 pub(crate) mod stats;
+#[cfg(feature = "native")]
 pub mod sweep;
 pub(crate) mod verify;

@@ -49,6 +49,7 @@ macro_rules! view {
 pub(crate) use view;
 
 /// Declares an enum that is serialised as the object of its variant.
+#[cfg(feature = "native")]
 macro_rules! one_of {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($variant:ident($type:ty)),* $(,)? }) => {
         $(#[$meta])*
@@ -64,6 +65,7 @@ macro_rules! one_of {
         }
     };
 }
+#[cfg(feature = "native")]
 pub(crate) use one_of;
 
 /// Lists the objects that a command prints, by their headings in docs/json.md. If a heading has several objects, the command prints one.

@@ -3,6 +3,9 @@
 
 pub mod answer;
 pub mod args;
+pub mod clock;
+mod drawn;
+pub mod files;
 pub mod json_struct;
 pub mod markup;
 pub(crate) mod memory_options;
@@ -15,4 +18,7 @@ pub mod runner;
 #[cfg(all(test, feature = "suite"))]
 pub(crate) mod shape;
 pub mod size;
+mod styled_cell;
+pub mod surroundings;
 pub mod table;
+pub mod work;

@@ -1,12 +1,14 @@
 //! Standard output and standard error: buffering, colours, wrapping, closed pipes, and escaping of control characters.
 
 use std::fmt::{Display, Write as _};
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use textwrap::{WordSeparator, WordSplitter};
+
+use super::surroundings::{self, Captured, Surroundings};
 
 /// A stream that silently accepts everything once its reader has gone, so that a closed pipe does not change how a command ends.
 pub struct Stream<W> {
@@ -62,14 +64,20 @@ impl<W: Write> Write for Stream<W> {
 }
 
 /// Standard output, buffered.
-pub fn stdout() -> BufWriter<Stream<StdoutLock<'static>>> {
-    BufWriter::new(Stream::named(io::stdout().lock(), "standard output"))
+pub fn stdout() -> BufWriter<Stream<Box<dyn Write>>> {
+    let to: Box<dyn Write> = match surroundings::provided() {
+        Some(here) => Box::new(Captured::output(here)),
+        None => Box::new(io::stdout().lock()),
+    };
+    BufWriter::new(Stream::named(to, "standard output"))
 }
 
 /// The buffered stream for human-readable output: standard error if standard output is left to data. Colours are dropped if it is
 /// not a terminal.
 pub(crate) fn text() -> BufWriter<Box<dyn Write>> {
-    let stream: Box<dyn Write> = if is_stdout_left_to_data() {
+    let stream: Box<dyn Write> = if let Some(here) = surroundings::provided() {
+        Box::new(anstream::StripStream::new(Box::new(Captured::text(here)) as Box<dyn Write>))
+    } else if IS_STDOUT_TAKEN.load(Ordering::Relaxed) {
         Box::new(Stream::named(anstream::AutoStream::auto(io::stderr().lock()), "standard error"))
     } else {
         Box::new(Stream::named(anstream::AutoStream::auto(io::stdout().lock()), "standard output"))
@@ -82,18 +90,21 @@ static IS_STDOUT_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Sends human-readable output to standard error from now on, because a file was requested on standard output.
 pub(crate) fn leave_stdout_to_data() {
-    IS_STDOUT_TAKEN.store(true, Ordering::Relaxed);
-}
-
-/// Whether human-readable output goes to standard error.
-fn is_stdout_left_to_data() -> bool {
-    IS_STDOUT_TAKEN.load(Ordering::Relaxed)
+    match surroundings::provided() {
+        Some(here) => here.leave_output_to_data(),
+        None => IS_STDOUT_TAKEN.store(true, Ordering::Relaxed),
+    }
 }
 
 /// Reports an error on standard error: wrapped on a terminal, elsewhere in one line, for programs that read it. A closed standard
 /// error is ignored.
 pub fn complain(message: &str) {
-    let _ = writeln!(io::stderr(), "{}", complaint(message, Width::of_error_terminal()));
+    match surroundings::provided() {
+        Some(here) => here.complain(&complaint(message, None)),
+        None => {
+            let _ = writeln!(io::stderr(), "{}", complaint(message, Width::of_error_terminal()));
+        }
+    }
 }
 
 fn complaint(message: &str, width: Option<Width>) -> String {
@@ -275,14 +286,16 @@ impl Width {
         if let Some((columns, _)) = terminal() {
             return Width::of_terminal(columns);
         }
+        if surroundings::are_provided() {
+            return Width::from(Surroundings::COLUMNS);
+        }
         let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         Width::from(asked.filter(|&columns| columns >= LEAST_COLUMNS).unwrap_or(80))
     }
 
     /// Returns the width of the terminal that shows standard error; `None` if it is not a terminal.
     fn of_error_terminal() -> Option<Width> {
-        let size = io::stderr().is_terminal().then(|| terminal_size::terminal_size_of(io::stderr())).flatten();
-        size.map(|(columns, _)| Width::of_terminal(usize::from(columns.0).max(LEAST_COLUMNS)))
+        size_of(Standard::Error).map(|(columns, _)| Width::of_terminal(columns))
     }
 
     fn of_terminal(columns: usize) -> Width {
@@ -299,8 +312,34 @@ impl From<usize> for Width {
 
 /// Returns the columns (at least 40) and the lines of the terminal; `None` if standard output is not a terminal.
 pub fn terminal() -> Option<(usize, usize)> {
-    let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout())).flatten();
-    size.map(|(columns, lines)| (usize::from(columns.0).max(LEAST_COLUMNS), usize::from(lines.0)))
+    if surroundings::are_provided() { None } else { size_of(Standard::Output) }
+}
+
+/// A stream of the process.
+#[derive(Clone, Copy)]
+enum Standard {
+    Output,
+    Error,
+}
+
+/// Returns the columns (at least 40) and the lines of a stream that is a terminal.
+#[cfg(feature = "native")]
+fn size_of(stream: Standard) -> Option<(usize, usize)> {
+    use std::io::IsTerminal;
+
+    use terminal_size::terminal_size_of;
+
+    let size = match stream {
+        Standard::Output => io::stdout().is_terminal().then(|| terminal_size_of(io::stdout())),
+        Standard::Error => io::stderr().is_terminal().then(|| terminal_size_of(io::stderr())),
+    };
+    size.flatten().map(|(columns, lines)| (usize::from(columns.0).max(LEAST_COLUMNS), usize::from(lines.0)))
+}
+
+/// A build without the feature `native` has no terminal.
+#[cfg(not(feature = "native"))]
+fn size_of(_: Standard) -> Option<(usize, usize)> {
+    None
 }
 
 /// Wraps text between words, in lines of at most `width` characters. Longer words are wrapped after separators: settings after a comma,

@@ -18,6 +18,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::output::{self, Stream};
 use super::runner::Form;
+use super::surroundings::are_provided;
 
 /// The drafts that a signal handler removes. It has no value inside other programs: they may fork, and must not wait for a lock.
 static DRAFTS: OnceLock<Mutex<BTreeSet<PathBuf>>> = OnceLock::new();
@@ -111,7 +112,7 @@ fn remove_left_over(folder: &Path) {
 
 /// Installs a handler that removes drafts when a signal ends this process; the signal still ends it. Only the main program may call this,
 /// not a library. Ignored signals stay ignored, and exceeding the maximum file size becomes an ordinary write error.
-#[cfg(unix)]
+#[cfg(all(unix, feature = "native"))]
 pub fn remove_on_signals() {
     use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, mpsc};
@@ -145,7 +146,7 @@ pub fn remove_on_signals() {
 /// Returns the signals that end a process unless it handles them, except those for its own faults and those that it
 /// inherited as ignored, for example from nohup or as a background job of a script. If that is unknown, returns the
 /// signals that are rarely ignored.
-#[cfg(unix)]
+#[cfg(all(unix, feature = "native"))]
 fn ending_signals() -> Vec<i32> {
     use signal_hook::consts::*;
     let ignored = fs::read_to_string("/proc/self/status").ok().and_then(|status| {
@@ -160,7 +161,7 @@ fn ending_signals() -> Vec<i32> {
 }
 
 /// This platform has no known signals.
-#[cfg(not(unix))]
+#[cfg(all(not(unix), feature = "native"))]
 pub fn remove_on_signals() {}
 
 /// A process.
@@ -210,7 +211,7 @@ impl FromStr for Maker {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "native"))]
 mod system {
     use std::fs;
 
@@ -304,7 +305,7 @@ mod system {
 }
 
 /// Nothing is known on this platform.
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", feature = "native")))]
 mod system {
     pub(super) fn host() -> Option<String> {
         None
@@ -395,6 +396,9 @@ impl<'a> Wanted<'a> {
     }
 
     fn check_file(&self, what: &str, file: &Path, kind: Kind) -> Result<()> {
+        if are_provided() {
+            bail!("{what}: there is no file system here: write to standard output (`-`)");
+        }
         if self.inputs.iter().any(|input| is_same_file(input, file)) {
             bail!("{what}: the output is the input file, which is never overwritten: choose a different file");
         }

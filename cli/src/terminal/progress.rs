@@ -13,9 +13,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parkade_replay::VerifyError;
 use rayon::ThreadPoolBuilder;
+
+use super::drawn::Drawn;
 
 thread_local! {
     static IS_HUSHED: Cell<bool> = const { Cell::new(false) };
@@ -36,18 +37,17 @@ pub fn hush_thread() {
 pub fn of(what: &'static str, is_hidden: bool) -> Bar {
     let watch = WATCH.with_borrow(Clone::clone);
     let number = watch.as_ref().map_or(0, |watch| watch.bars.fetch_add(1, Ordering::Relaxed) + 1);
-    if is_hidden || watch.is_some() || IS_HUSHED.get() {
-        let shown = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
-        return Bar { shown, what, watch, number };
-    }
-    let style = ProgressStyle::with_template(&format!("{{bar:40}} {{human_pos}} of {{human_len}} {what}"))
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    Bar { shown: ProgressBar::new(0).with_style(style), what, watch, number }
+    let is_drawn = !is_hidden && watch.is_none() && !IS_HUSHED.get();
+    let drawn = if is_drawn { Drawn::of(what) } else { None };
+    Bar { drawn, length: AtomicU64::new(0), position: AtomicU64::new(0), what, watch, number }
 }
 
 /// A progress bar. If watched work has been cancelled, calls that move the bar unwind instead of returning: see [`Cancelled`].
 pub struct Bar {
-    shown: ProgressBar,
+    /// On the terminal.
+    drawn: Option<Drawn>,
+    length: AtomicU64,
+    position: AtomicU64,
     what: &'static str,
     watch: Option<Arc<Watch>>,
     /// Its index among the watched bars.
@@ -57,57 +57,73 @@ pub struct Bar {
 impl Bar {
     /// Sets the amount of work.
     pub fn set_length(&self, length: u64) {
-        self.shown.set_length(length);
+        self.length.store(length, Ordering::Relaxed);
         self.tell_length();
     }
 
     /// Adds to the amount of work.
     pub fn inc_length(&self, more: u64) {
-        self.shown.inc_length(more);
+        self.length.fetch_add(more, Ordering::Relaxed);
         self.tell_length();
     }
 
     /// Sets the amount of work that is done.
     pub fn set_position(&self, position: u64) {
-        self.shown.set_position(position);
+        self.position.store(position, Ordering::Relaxed);
         self.tell();
     }
 
     /// Adds to the amount of work that is done.
     pub fn inc(&self, more: u64) {
-        self.shown.inc(more);
+        self.position.fetch_add(more, Ordering::Relaxed);
         self.tell();
     }
 
     /// Redraws the bar periodically, even while nothing moves.
     pub fn enable_steady_tick(&self, interval: Duration) {
-        self.shown.enable_steady_tick(interval);
+        if let Some(drawn) = &self.drawn {
+            drawn.enable_steady_tick(interval);
+        }
     }
 
     /// Hides the bar while something else is printed.
     pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
-        self.shown.suspend(print)
+        match &self.drawn {
+            Some(drawn) => drawn.suspend(print),
+            None => print(),
+        }
     }
 
     /// Removes the bar, because the work is done.
     pub fn finish_and_clear(&self) {
-        self.shown.finish_and_clear();
+        if let Some(drawn) = &self.drawn {
+            drawn.finish_and_clear();
+        }
     }
 
     fn tell(&self) {
+        let position = self.position.load(Ordering::Relaxed);
+        if let Some(drawn) = &self.drawn {
+            drawn.set_position(position);
+        }
         let Some(watch) = &self.watch else { return };
         if watch.is_cancelled.load(Ordering::Relaxed) {
             resume_unwind(Box::new(Cancelled));
         }
         if watch.latest.load(Ordering::Relaxed) == self.number {
-            watch.done.store(self.shown.position(), Ordering::Relaxed);
+            watch.done.store(position, Ordering::Relaxed);
+            watch.tell();
         }
     }
 
     fn tell_length(&self) {
+        let length = self.length.load(Ordering::Relaxed);
+        if let Some(drawn) = &self.drawn {
+            drawn.set_length(length);
+        }
         if let Some(watch) = &self.watch {
             watch.latest.store(self.number, Ordering::Relaxed);
-            watch.length.store(self.shown.length().unwrap_or(0), Ordering::Relaxed);
+            watch.length.store(length, Ordering::Relaxed);
             *watch.what.lock().unwrap_or_else(PoisonError::into_inner) = self.what;
         }
         self.tell();
@@ -115,7 +131,7 @@ impl Bar {
 }
 
 /// The progress of one command, which another thread can read. If there are several bars, it shows the one that last received a length.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Watch {
     bars: AtomicU64,
     latest: AtomicU64,
@@ -123,9 +139,26 @@ pub struct Watch {
     length: AtomicU64,
     what: Mutex<&'static str>,
     is_cancelled: AtomicBool,
+    listener: Option<Listener>,
 }
 
+/// Receives the amount of work done, the total and the unit.
+type Listener = Box<dyn Fn(u64, u64, &str) + Send + Sync>;
+
 impl Watch {
+    /// Returns a watch that calls this at every report, on the thread that does the work: where there is only one thread, no other can
+    /// read the progress.
+    pub fn with_listener(listener: impl Fn(u64, u64, &str) + Send + Sync + 'static) -> Watch {
+        Watch { listener: Some(Box::new(listener)), ..Watch::default() }
+    }
+
+    fn tell(&self) {
+        if let Some(listener) = &self.listener {
+            let (done, length, what) = self.progress();
+            listener(done, length, what);
+        }
+    }
+
     /// Cancels the work at its next progress report.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);

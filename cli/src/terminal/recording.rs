@@ -11,7 +11,7 @@ use parkade_replay::recognition::{
 };
 
 use super::json_struct::{Word, all, sections, view};
-use super::{output, size};
+use super::{files, output, size};
 
 /// Returns the memory limit that the file records, unless the run reserved more; the limit then did not hold for the entire recording.
 pub fn kept_limit(recording: &Recording) -> Option<RunLimit> {
@@ -134,7 +134,9 @@ const STDIN: &str = "/dev/stdin";
 /// The file cannot be read or is not a recording. The error does not name the file.
 pub fn read(file: &Path) -> Result<Recording> {
     let is_stdin = file == Path::new("-");
-    let read = parkade_recording::read_file(if is_stdin { Path::new(STDIN) } else { file });
+    let path = if is_stdin { Path::new(STDIN) } else { file };
+    let opened = files::open(path).map_err(|cause| ReadError::File { path: path.to_owned(), cause });
+    let read = opened.and_then(|(file, length)| parkade_recording::read_opened(path, file, length));
     let mut recording = read.map_err(|error| match error {
         // The caller names the file.
         ReadError::File { cause, .. } => anyhow!("cannot be read: {}", output::cause(&cause)),

@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::answer::Answer;
 use super::json_struct::{sections, view};
 use super::output::{self, Width};
+use super::surroundings::{self, Medium};
 
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,13 +218,28 @@ fn write_found<C: Command>(command: &C, found: &C::Found, out: &mut dyn Write) -
             Ok(out.write_all(lines.text().as_bytes())?)
         }
         Form::Data => command.data(found, out),
-        form => Ok(out.write_all(&written(form, &command.answer(found)))?),
+        form => Ok(out.write_all(&written_with(form, &command.answer(found), || command.everything(found)))?),
     }
 }
 
 /// Renders a human-readable answer in the requested form.
 pub fn written(form: Form, answer: &Answer) -> Vec<u8> {
-    let text = if form == Form::Markdown { answer.markdown() } else { answer.text(Width::of_output()) };
+    written_with(form, answer, || None)
+}
+
+/// Renders it with everything that was found, if the medium can fold that.
+fn written_with(form: Form, answer: &Answer, everything: impl FnOnce() -> Option<Answer>) -> Vec<u8> {
+    let text = match form {
+        Form::Markdown => answer.markdown(),
+        _ if surroundings::medium() == Medium::Html => {
+            if answer.is_empty() {
+                String::new()
+            } else {
+                answer.html(everything().as_ref())
+            }
+        }
+        _ => answer.text(Width::of_output()),
+    };
     text.into_bytes()
 }
 
@@ -281,7 +297,7 @@ pub fn failure(subject: Subject<'_>, message: &str) -> Value {
 /// Prints clap's response to the arguments: an error (exit code 2), or help (0, or 2 if it cannot be written).
 pub fn refuse_arguments(error: &Error, arguments: &[OsString], program: &clap::Command) -> Outcome {
     if !error.use_stderr() {
-        return match print_bytes(Form::Text, error.render().ansi().to_string().as_bytes()) {
+        return match print_bytes(Form::Text, styled(error).as_bytes()) {
             Ok(()) => Outcome::Good,
             Err(error) => {
                 output::complain(&format!("{error:#}"));
@@ -295,6 +311,10 @@ pub fn refuse_arguments(error: &Error, arguments: &[OsString], program: &clap::C
         // An error is ignored because the message is printed below.
         let _ = added.and_then(|()| print_bytes(Form::Json, lines.text().as_bytes()));
     }
+    if surroundings::are_provided() {
+        output::complain(&argument_error(error));
+        return Outcome::CouldNotRun;
+    }
     let said = error.to_string();
     if said.lines().all(|line| output::one_line(line) == line) {
         let _ = error.print();
@@ -304,6 +324,16 @@ pub fn refuse_arguments(error: &Error, arguments: &[OsString], program: &clap::C
         let _ = std::io::stderr().write_all(lines.as_bytes());
     }
     Outcome::CouldNotRun
+}
+
+#[cfg(feature = "native")]
+fn styled(error: &Error) -> String {
+    error.render().ansi().to_string()
+}
+
+#[cfg(not(feature = "native"))]
+fn styled(error: &Error) -> String {
+    error.render().to_string()
 }
 
 /// Returns whether the arguments contain `--json` and the subcommand has that option or is unknown. `--json=VALUE` counts too, except

@@ -1,9 +1,10 @@
 //! Tables that fit the terminal: text wraps, and columns that do not fit are in a second table below.
 
-use comfy_table::{Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Width, presets};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
 
 use crate::terminal::markup::{escape, marked};
 use crate::terminal::output::{self, Tone};
+use crate::terminal::styled_cell;
 
 /// Blanks between two columns.
 const GAP: usize = 2;
@@ -195,12 +196,12 @@ impl Table {
 
     fn part(&self, columns: &[usize], least: &[usize], width: usize) -> String {
         let mut table = comfy_table::Table::new();
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
-        table.style_text_only();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+        styled_cell::enable(&mut table);
         table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
         let head = |&column: &usize| {
             let cell = Cell::new(self.heads.get(column).map_or("", String::as_str));
-            if self.is_styled { cell.add_attribute(Attribute::Dim) } else { cell }
+            if self.is_styled { styled_cell::dim(cell) } else { cell }
         };
         if !self.heads.is_empty() {
             table.set_header(columns.iter().map(head));
@@ -232,8 +233,8 @@ impl Row {
             self.text(column).split('\n').flat_map(|line| output::wrapped(&output::one_line(line), width)).collect();
         let cell = Cell::new(lines.join("\n").replace(' ', "\u{a0}"));
         match self.mark {
-            Mark::Good if column == self.marked => cell.fg(Color::DarkGreen),
-            Mark::Bad if column == self.marked => cell.fg(Color::DarkRed).add_attribute(Attribute::Bold),
+            Mark::Good if column == self.marked => styled_cell::good(cell),
+            Mark::Bad if column == self.marked => styled_cell::bad(cell),
             _ => cell,
         }
     }

@@ -4,7 +4,6 @@
 //! only a few files are in memory at a time.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::{ArgGroup, Parser};
@@ -23,6 +22,7 @@ use crate::commands::beside::{self, Needs, OnRanks};
 use crate::each::Together;
 use crate::recordings::{Inputs, each};
 use crate::terminal::args::{self, Files, Print, Profile, RecordedLimit};
+use crate::terminal::clock::Start;
 use crate::terminal::runner::Outcome;
 use crate::terminal::{output, progress, recording, size};
 
@@ -175,7 +175,7 @@ impl Advised {
 impl Args {
     /// Reads the recording, verifies it and searches.
     pub(super) fn advised(&self) -> Result<Advised> {
-        let start = Instant::now();
+        let start = Start::now();
         // Before the file is read, so that mistyped settings fail at once.
         let named = self.profile.map(Profile::rules);
         self.given(named.unwrap_or_else(recording::newest_release))?;

@@ -19,6 +19,7 @@ use self::compared::{Compared, Shown, compare};
 use self::words::{change, percent};
 use crate::recordings::{Inputs, RankNumbers, RanksFrom};
 use crate::terminal::answer::Answer;
+use crate::terminal::files::is_folder;
 use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::output::{self, Tone, count, list};
 use crate::terminal::recording::{self, short_name};
@@ -110,7 +111,6 @@ pub(super) struct Job {
 
 /// The folders' files, if a folder is given. A folder with one recording counts as that file.
 fn run_folders(args: &Args) -> Option<Outcome> {
-    let is_folder = |path: &Path| path.is_dir();
     if !is_folder(&args.a) && !args.b.as_deref().is_some_and(is_folder) {
         return None;
     }
@@ -131,7 +131,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
         print_bytes(args.form(), &render(&of_files, &compared)?)?;
         return Ok(of_files.outcome(&compared));
     }
-    if let Some(file) = [Some(&args.a), args.b.as_ref()].into_iter().flatten().find(|path| !path.is_dir()) {
+    if let Some(file) = [Some(&args.a), args.b.as_ref()].into_iter().flatten().find(|path| !is_folder(path)) {
         bail!(
             "{} is a file and cannot be compared with a folder of several files: give two files or two folders",
             file.display()

@@ -6,7 +6,6 @@
 //! and freed immediately, as under settings.
 
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use parkade_analysis::advise::Outcome;
@@ -25,6 +24,7 @@ use super::settings::{
 use crate::commands::beside;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
+use crate::terminal::clock::Start;
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::recording::{self, MadeBy};
 use crate::terminal::run_words::Checked;
@@ -66,7 +66,7 @@ struct OnDevice {
 
 /// Replays a recording's requests under the policy.
 pub(super) fn replay(file: &Path, args: &Replay, is_json: bool, policy: Named) -> Result<UnderPolicy> {
-    let start = Instant::now();
+    let start = Start::now();
     let recording = recording::read(file)?;
     let (own, found_limit, made_by) = args.own_or_found(&recording)?;
     let traced = recording::traced(&recording);

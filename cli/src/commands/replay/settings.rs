@@ -2,7 +2,6 @@
 //! whether a replay fits, under settings or a policy: for a run that died, as `advise` does.
 
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use parkade::profile::Profile as Rules;
@@ -19,6 +18,7 @@ use parkade_replay::{
 
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
+use crate::terminal::clock::Start;
 use crate::terminal::json_struct::{Word, all, one_of, view};
 use crate::terminal::output::{self, Tone};
 use crate::terminal::recording::{self, MadeBy, short_name};
@@ -87,7 +87,7 @@ impl UnderSettings {
 
 /// Replays a recording's requests under the requested settings.
 pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderSettings> {
-    let start = Instant::now();
+    let start = Start::now();
     // Parsed before the file is read, so that mistyped settings fail immediately.
     args.given(recording::newest_release())?;
     let recording = recording::read(file)?;

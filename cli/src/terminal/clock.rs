@@ -1,0 +1,30 @@
+//! How long something takes, by the machine's clock or by the one that the [surroundings](super::surroundings) provide: some targets have
+//! no clock.
+
+use std::time::{Duration, Instant};
+
+use super::surroundings::provided;
+
+/// A point in time from which time is measured.
+#[derive(Clone, Copy, Debug)]
+pub enum Start {
+    /// By the machine's clock.
+    Machine(Instant),
+    /// By the provided clock.
+    Provided(Duration),
+}
+
+impl Start {
+    /// Returns the current time.
+    pub fn now() -> Start {
+        provided().map_or_else(|| Start::Machine(Instant::now()), |here| Start::Provided(here.now()))
+    }
+
+    /// Returns the time since then.
+    pub fn elapsed(self) -> Duration {
+        match self {
+            Start::Machine(start) => start.elapsed(),
+            Start::Provided(start) => provided().map_or(Duration::ZERO, |here| here.now().saturating_sub(start)),
+        }
+    }
+}

@@ -1,0 +1,426 @@
+// The page: files are dropped, chosen or pasted; each drop becomes an analysis with a tab for each command. A command runs in its own
+// worker, so that the page never waits, and so that stopping it is ending the worker.
+
+const $ = (id) => document.getElementById(id);
+const encoded = new TextEncoder();
+
+/** What each tab runs. `isShown` says which drops have the tab. */
+const TABS = [
+  { name: "diff", title: "Difference", isShown: ({ paths, isLog }) => paths.length === 2 && !isLog, args: ({ paths }) => ["diff", ...paths] },
+  { name: "diagnose", title: "Diagnosis", isShown: () => true, args: ({ paths, isLog }, limit) => ["diagnose", ...paths, ...(isLog ? [] : limit)] },
+  { name: "advise", title: "Advice", isShown: ({ isLog }) => !isLog, args: ({ paths }, limit) => ["advise", ...paths, ...limit] },
+  { name: "report", title: "Report", isShown: ({ isLog }) => !isLog, args: ({ paths }, limit) => ["report", ...paths, ...limit, "-o", "-"] },
+  { name: "verify", title: "Verification", isShown: ({ isLog }) => !isLog, args: ({ paths }, limit) => ["verify", ...paths, ...limit] },
+];
+const DOING = { diff: "Comparing", diagnose: "Diagnosing", advise: "Trying other settings", report: "Drawing the report", verify: "Verifying" };
+
+/** Returns an element with these properties and children. */
+function make(name, properties = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key in element && key !== "role") element[key] = value;
+    else element.setAttribute(key, value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+const size = (bytes) => {
+  const units = ["bytes", "KiB", "MiB", "GiB"];
+  const at = Math.min(3, Math.floor(Math.log2(Math.max(bytes, 1)) / 10));
+  return `${(bytes / 1024 ** at).toFixed(at ? 1 : 0)} ${units[at]}`;
+};
+
+// ---- What the page consists of: inside this file, or next to it.
+
+const inlined = (name) => $(`asset-${name}`)?.textContent.trim();
+const ofBase64 = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+
+async function bytesOf(name) {
+  const text = inlined(name);
+  if (text !== undefined) return ofBase64(text);
+  const response = await fetch(name);
+  if (!response.ok) throw new Error(`${name}: the server answered ${response.status}`);
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+async function unzipped(bytes) {
+  // A server may have said that the file is compressed, and then the browser has unpacked it already.
+  if (bytes[0] !== 0x1f) return bytes;
+  return new Uint8Array(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
+}
+
+/** Loads everything that the page will ever need. */
+async function load() {
+  const [packed, script, example] = await Promise.all([bytesOf("parkade.wasm.gz"), bytesOf("worker.js"), bytesOf("example.pickle.xz")]);
+  const module = await WebAssembly.compile(await unzipped(packed));
+  // From here on, neither the page nor a worker or a frame that it makes may request anything.
+  document.head.append(make("meta", { httpEquiv: "Content-Security-Policy", content: "connect-src 'none'; img-src data: blob:" }));
+  return { module, worker: URL.createObjectURL(new Blob([script], { type: "text/javascript" })), example };
+}
+
+const loaded = load();
+loaded.catch((error) => tell(`The page could not be loaded: ${error.message}. Reload it; if it still fails, your browser may be too old.`, true));
+
+function tell(text, isProblem = false) {
+  $("status").textContent = text;
+  $("status").className = isProblem ? "problem" : "unseen";
+}
+
+// ---- The memory limit, which is remembered.
+
+const STORED = "parkade-limit";
+
+function limit() {
+  const value = $("limit").value === "other" ? $("other").value.trim() : $("limit").value;
+  return value.replaceAll(/\s/g, "");
+}
+
+function remember() {
+  $("other").hidden = $("limit").value !== "other";
+  try {
+    localStorage.setItem(STORED, limit());
+  } catch {
+    // The browser keeps nothing for this page.
+  }
+  for (const analysis of analyses) analysis.offerLimit();
+}
+
+function recall() {
+  let stored = "";
+  try {
+    stored = localStorage.getItem(STORED) ?? "";
+  } catch {
+    return;
+  }
+  const isListed = [...$("limit").options].some((option) => option.value === stored);
+  $("limit").value = isListed ? stored : "other";
+  if (!isListed) $("other").value = stored;
+  $("other").hidden = isListed;
+}
+
+// ---- Analyses.
+
+/** All that are shown, newest first. */
+let analyses = [];
+/** How many commands run at the same time. */
+const MOST = (navigator.hardwareConcurrency ?? 2) > 2 ? 2 : 1;
+
+/** Starts what can be started: analyses take turns, oldest first. */
+function schedule() {
+  const running = () => analyses.filter((analysis) => analysis.running).length;
+  for (const analysis of [...analyses].reverse()) {
+    if (running() >= MOST) return;
+    if (!analysis.running) analysis.next();
+  }
+}
+
+/** One drop: its files, and a tab for each command. */
+class Analysis {
+  constructor(drop) {
+    this.drop = drop;
+    this.limit = limit();
+    this.tabs = TABS.filter((tab) => tab.isShown(drop)).map((tab) => ({ ...tab, state: "waiting" }));
+    this.running = null;
+    this.build();
+    this.choose(this.tabs[0]);
+  }
+
+  build() {
+    const id = `analysis-${Analysis.count = (Analysis.count ?? 0) + 1}`;
+    this.title = make("h2", { id, tabIndex: -1 }, this.drop.title);
+    this.said = make("span", { className: "said", role: "status" });
+    this.bar = make("progress", { "aria-label": `Progress of ${this.drop.title}` });
+    this.stopButton = make("button", { type: "button", onclick: () => this.stop() }, "Stop");
+    this.again = make("button", { type: "button", hidden: true, onclick: () => this.restart() });
+    const remove = make("button", { type: "button", className: "quiet", "aria-label": `Remove ${this.drop.title}`, title: "Remove", onclick: () => this.remove() }, "×");
+    const list = make("div", { className: "tabs", role: "tablist", "aria-labelledby": id, onkeydown: (event) => this.move(event) });
+    this.element = make("article", { "aria-labelledby": id },
+      make("div", { className: "head" }, make("div", {}, this.title, make("p", { className: "hint" }, this.drop.details)), remove),
+      make("div", { className: "progress" }, this.bar, this.said, this.stopButton, this.again), list);
+    for (const tab of this.tabs) {
+      const [of, panel] = [`${id}-${tab.name}`, `${id}-${tab.name}-panel`];
+      tab.button = make("button", { type: "button", role: "tab", id: of, "aria-controls": panel, onclick: () => this.choose(tab) }, tab.title);
+      tab.panel = make("div", { role: "tabpanel", id: panel, "aria-labelledby": of, tabIndex: 0, className: `panel ${tab.name}` });
+      list.append(tab.button);
+      this.element.append(tab.panel);
+      this.show(tab);
+    }
+    list.hidden = this.tabs.length === 1;
+  }
+
+  /** Shows a tab. If it waits, it is next. */
+  choose(tab) {
+    this.chosen = tab;
+    for (const other of this.tabs) {
+      other.button.setAttribute("aria-selected", other === tab);
+      other.button.tabIndex = other === tab ? 0 : -1;
+      other.panel.hidden = other !== tab;
+    }
+  }
+
+  /** Arrow keys move between tabs, as the pattern for tabs has it. */
+  move(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const to = event.key === "Home" ? 0 : event.key === "End" ? this.tabs.length - 1 : step && (this.tabs.indexOf(this.chosen) + step + this.tabs.length) % this.tabs.length;
+    if (to === undefined) return;
+    event.preventDefault();
+    this.choose(this.tabs[to]);
+    this.chosen.button.focus();
+  }
+
+  /** Runs the next command that waits, first the one whose tab is shown. */
+  next() {
+    const waiting = this.tabs.filter((tab) => tab.state === "waiting");
+    const tab = waiting.find((tab) => tab === this.chosen) ?? waiting[0];
+    if (tab) this.run(tab);
+    this.showProgress();
+  }
+
+  async run(tab) {
+    this.running = tab;
+    this.set(tab, "running");
+    const { module, worker: script } = await loaded;
+    if (this.running !== tab) return;
+    const args = tab.args(this.drop, this.limit ? ["--limit", this.limit] : []);
+    this.worker = new Worker(script, { name: tab.name });
+    this.worker.onmessage = ({ data: { progress, answer } }) => (answer ? this.finish(tab, answer) : this.showProgress(progress));
+    this.worker.onerror = (event) => {
+      event.preventDefault();
+      this.finish(tab, { code: 2, output: new Uint8Array(), error: `The browser ended the work: ${event.message || "it gave no reason"}.` });
+    };
+    this.worker.postMessage({ module, files: this.drop.files, args, isHtml: tab.name !== "report" });
+  }
+
+  finish(tab, answer) {
+    this.end();
+    tab.answer = answer;
+    this.set(tab, "done");
+    if (tab === this.tabs[0]) tell(`${this.drop.title}: the answer is there.`);
+    schedule();
+    this.showProgress();
+  }
+
+  end() {
+    this.worker?.terminate();
+    [this.worker, this.running] = [null, null];
+  }
+
+  stop() {
+    this.end();
+    for (const tab of this.tabs) if (tab.state !== "done") this.set(tab, "stopped");
+    tell(`${this.drop.title}: stopped.`);
+    this.showProgress();
+    this.title.focus({ preventScroll: true });
+    schedule();
+  }
+
+  /** Runs everything again, with the limit that is now chosen. */
+  restart() {
+    this.end();
+    this.limit = limit();
+    for (const tab of this.tabs) this.set(tab, "waiting");
+    schedule();
+    this.showProgress();
+  }
+
+  remove() {
+    this.end();
+    for (const tab of this.tabs) this.forget(tab);
+    analyses = analyses.filter((other) => other !== this);
+    this.element.remove();
+    $("choose").focus();
+    schedule();
+  }
+
+  /** Lets go of a tab's report. */
+  forget(tab) {
+    if (tab.url) URL.revokeObjectURL(tab.url);
+    tab.url = null;
+  }
+
+  set(tab, state) {
+    tab.state = state;
+    this.show(tab);
+    this.offerLimit();
+  }
+
+  offerLimit() {
+    const isNew = limit() !== this.limit && !this.drop.isLog;
+    const isStopped = this.tabs.some((tab) => tab.state === "stopped");
+    this.again.hidden = !isNew && !isStopped;
+    this.again.textContent = !isNew ? "Run" : limit() ? `Run with a limit of ${limit()}` : "Run with the file’s limit";
+  }
+
+  showProgress(progress) {
+    const tab = this.running;
+    const isWaiting = this.tabs.some((tab) => tab.state === "waiting");
+    this.bar.hidden = !tab;
+    this.stopButton.hidden = !tab && !isWaiting;
+    if (progress && progress.total > 0) [this.bar.max, this.bar.value] = [progress.total, progress.done];
+    else this.bar.removeAttribute("value");
+    const count = progress && progress.total > 0 ? `: ${progress.done.toLocaleString("en")} of ${progress.total.toLocaleString("en")} ${progress.unit}` : "";
+    const seconds = this.tabs.reduce((sum, tab) => sum + (tab.answer?.seconds ?? 0), 0);
+    const isStopped = this.tabs.some((tab) => tab.state === "stopped");
+    this.said.textContent = tab ? `${DOING[tab.name]}${count}` : isWaiting ? "Waiting for another analysis" : isStopped ? "Stopped" : `Done in ${seconds.toFixed(1)} s`;
+    for (const { button, state } of this.tabs) button.classList.toggle("unfinished", state !== "done");
+  }
+
+  show(tab) {
+    this.forget(tab);
+    const words = { waiting: "This is next.", running: `${DOING[tab.name]} …`, stopped: "Stopped before the end." }[tab.state];
+    if (words) {
+      tab.panel.replaceChildren(make("p", { className: "hint" }, words));
+      return;
+    }
+    const { answer } = tab;
+    const remarks = answer.error.split("\n").filter(Boolean).map((line) => make("p", { className: answer.output.length ? "remark" : "problem" }, line.replace(/^parkade: /, "")));
+    if (tab.name === "report" && answer.output.length) tab.panel.replaceChildren(...remarks, ...this.report(tab, answer.output));
+    else {
+      const found = make("div", { className: "answer" });
+      // The module escapes what it took from the files, and the page's policy runs no script that is not its own.
+      found.innerHTML = new TextDecoder().decode(answer.output);
+      for (const line of found.querySelectorAll("pre")) line.tabIndex = 0;
+      const names = found.textContent.includes("--limit") || answer.error.includes("--limit");
+      const hint = names ? make("p", { className: "remark" }, "On this page, --limit is “Memory limit of the run”, above.") : null;
+      tab.panel.replaceChildren(...[found, ...remarks, hint].filter(Boolean));
+    }
+  }
+
+  /** A finished report in a frame that can reach nothing, and a way to keep it. */
+  report(tab, page) {
+    tab.url = URL.createObjectURL(new Blob([page], { type: "text/html" }));
+    const name = `${this.drop.title.replaceAll(/[^\w.-]+/g, "_")}.html`;
+    const frame = make("iframe", { src: tab.url, title: `Report about ${this.drop.title}`, sandbox: "allow-scripts", allow: "fullscreen" });
+    const tools = make("div", { className: "buttons" },
+      make("a", { className: "button main", href: tab.url, download: name }, `Save the report (${size(page.length)})`),
+      make("button", { type: "button", onclick: () => frame.requestFullscreen() }, "Fill the screen"),
+      make("span", { className: "hint" }, "It is a single file that opens in any browser."));
+    return [tools, frame];
+  }
+}
+
+// ---- Drops.
+
+/** A path as the command line takes it: in one line, and not an option. */
+const pathOf = (name) => name.replaceAll(/[\u0000-\u001f\u007f]/g, "_").replace(/^(?=-)/, "./");
+
+/** Whether a file is text, such as a log. A pickle has control characters or begins with a parenthesis, JSON with a bracket. */
+async function isText(blob) {
+  const head = new Uint8Array(await blob.slice(0, 512).arrayBuffer());
+  const isControl = (byte) => (byte < 32 && ![9, 10, 13, 27].includes(byte)) || byte === 127;
+  const isUtf16 = (head[0] === 0xff && head[1] === 0xfe) || (head[0] === 0xfe && head[1] === 0xff);
+  const text = new TextDecoder().decode(head).trimStart();
+  return isUtf16 || (head.length > 0 && !head.some(isControl) && !text.includes("\ufffd\ufffd") && !/^[({[<]/.test(text) && text.includes(" "));
+}
+
+/** Begins an analysis of these files: {name, blob}, where the name may contain folders. */
+async function analyse(found, title) {
+  if (found.length === 0) return tell("There is no file in that. Drop a snapshot, a folder of snapshots or a log.", true);
+  const taken = new Set();
+  const files = found.map(({ name, blob }) => {
+    let path = pathOf(name);
+    for (let number = 2; taken.has(path); number++) path = pathOf(`${number}/${name}`);
+    taken.add(path);
+    return { path, blob };
+  });
+  const folders = new Set(files.map(({ path }) => (path.includes("/") && !path.startsWith("./") ? path.split("/")[0] : null)));
+  const [folder] = folders;
+  const isFolder = folders.size === 1 && folder !== null;
+  const isLog = !isFolder && (await Promise.all(files.map(({ blob }) => isText(blob)))).every(Boolean);
+  const bytes = files.reduce((sum, { blob }) => sum + blob.size, 0);
+  const names = files.map(({ path }) => path.split("/").at(-1));
+  const analysis = new Analysis({
+    files, isLog,
+    paths: isFolder ? [folder] : files.map(({ path }) => path),
+    title: title ?? (isFolder ? folder : names.length > 2 ? `${names.length} files` : names.join(" and ")),
+    details: `${size(bytes)}${names.length > 2 ? `: ${names.slice(0, 4).join(", ")}${names.length > 4 ? " …" : ""}` : ""}`,
+  });
+  tell(`${analysis.drop.title} is being read.`);
+  analyses.unshift(analysis);
+  $("analyses").prepend(analysis.element);
+  $("how").hidden = true;
+  schedule();
+  analysis.showProgress();
+}
+
+/** The files of an entry of the file system; those in folders of a folder too. */
+async function filesIn(entry) {
+  const path = entry.fullPath.replace(/^\//, "");
+  if (entry.isFile) return [{ name: path, blob: await new Promise((done, fail) => entry.file(done, fail)) }];
+  const [reader, entries] = [entry.createReader(), []];
+  for (;;) {
+    const some = await new Promise((done, fail) => reader.readEntries(done, fail));
+    if (some.length === 0) break;
+    entries.push(...some);
+  }
+  return (await Promise.all(entries.map(filesIn))).flat();
+}
+
+async function dropped(transfer) {
+  // The transfer is empty once the event has ended.
+  const items = [...transfer.items].filter((item) => item.kind === "file");
+  const given = items.map((item) => ({ entry: item.webkitGetAsEntry?.(), file: item.getAsFile() }));
+  const text = transfer.getData("text/plain");
+  if (given.length === 0 && text.trim()) return pasted(text);
+  const found = await Promise.all(given.map(({ entry, file }) => (entry?.isDirectory || !file ? filesIn(entry) : [{ name: file.name, blob: file }])));
+  return analyse(found.flat());
+}
+
+const pasted = (text) => analyse([{ name: "pasted.log", blob: new Blob([text]) }], "Pasted log");
+
+async function openExample() {
+  const { example } = await loaded;
+  if (limit() !== "16GiB") {
+    $("limit").value = "16GiB";
+    remember();
+  }
+  await analyse([{ name: "gpt2_varlen.limit16_gc.pickle.xz", blob: new Blob([example]) }], "Example: GPT-2 under a limit of 16 GiB");
+}
+
+/** Does something that may fail, and says why if it does. */
+const attempt = (work) => work.catch((error) => tell(`That could not be read: ${error.message}`, true));
+
+function listen() {
+  const isOver = (event, is) => {
+    event.preventDefault();
+    $("drop").classList.toggle("over", is);
+  };
+  addEventListener("dragover", (event) => isOver(event, true));
+  addEventListener("dragleave", (event) => event.relatedTarget ?? isOver(event, false));
+  addEventListener("drop", (event) => {
+    isOver(event, false);
+    attempt(dropped(event.dataTransfer));
+  });
+  addEventListener("paste", (event) => {
+    if (event.target.closest?.("textarea, input")) return;
+    attempt(dropped(event.clipboardData));
+  });
+  $("choose").addEventListener("click", () => $("files").click());
+  $("choose-folder").addEventListener("click", () => $("folder").click());
+  for (const input of [$("files"), $("folder")]) {
+    input.addEventListener("change", () => {
+      attempt(analyse([...input.files].map((file) => ({ name: file.webkitRelativePath || file.name, blob: file }))));
+      input.value = "";
+    });
+  }
+  $("paste").addEventListener("click", () => $("log").showModal());
+  $("log").addEventListener("close", () => {
+    const text = $("log-text").value;
+    $("log-text").value = "";
+    if ($("log").returnValue === "explain" && text.trim()) attempt(pasted(text));
+    $("log").returnValue = "";
+  });
+  $("example").addEventListener("click", (event) => {
+    event.preventDefault();
+    attempt(openExample());
+  });
+  $("limit").addEventListener("change", remember);
+  $("other").addEventListener("change", remember);
+}
+
+recall();
+listen();
+if (location.hash === "#example") attempt(openExample());
+loaded.then(() => (document.documentElement.dataset.ready = "true"), () => {});

@@ -1,0 +1,26 @@
+// One command of one analysis, in a thread of its own. The page hands over the compiled module and the files; it ends this worker to stop
+// the command. This worker can make no request: it inherits the page's policy.
+
+/** How often progress is reported, in milliseconds. */
+const INTERVAL = 80;
+
+/** A file of the page, which is read piece by piece. */
+function fileOf({ path, blob }) {
+  const reader = new FileReaderSync();
+  return { path, length: blob.size, read: (offset, length) => new Uint8Array(reader.readAsArrayBuffer(blob.slice(offset, offset + length))) };
+}
+
+onmessage = async ({ data: { module, files, args, isHtml } }) => {
+  let last = 0;
+  const instance = await open(module, files.map(fileOf), (done, total, unit) => {
+    const now = performance.now();
+    if (now - last >= INTERVAL) {
+      last = now;
+      postMessage({ progress: { done, total, unit } });
+    }
+  });
+  const start = performance.now();
+  const { output, ...rest } = instance.run(args, isHtml);
+  const answer = { ...rest, output, seconds: (performance.now() - start) / 1000, memoryBytes: instance.memoryBytes() };
+  postMessage({ answer }, [output.buffer]);
+};
