@@ -123,7 +123,7 @@ const panel = (analysis) => analysis.locator("[role=tabpanel]:not([hidden])");
 /** Whether a tab's first sentence is the one with which the program's answer begins. */
 async function saysTheSame(analysis, name, ...args) {
   await tab(analysis, name).click();
-  const headline = plain(await panel(analysis).locator(".answer p").first().innerText());
+  const headline = plain(await panel(analysis).locator(".answer p").first().textContent());
   check(`${name} begins as the program does: ${headline.slice(0, 60)}`, headline.length > 10 && plain(native(...args).toString()).startsWith(headline), plain(native(...args).toString()));
 }
 
@@ -151,12 +151,12 @@ async function isAnswered(page) {
 
 async function isStoppable(page) {
   const analysis = await drop(page, basename(LARGE));
-  await page.waitForFunction(() => /entries|settings/.test(document.querySelector("article .said").textContent), null, { timeout: PATIENCE });
-  check("progress is shown", /\d of [\d,]+ \w+/.test(await analysis.locator(".said").innerText()));
+  const counts = () => /: [\d,]+ of [\d,]+ \w+/.test(document.querySelector("article .said").textContent);
+  check("progress is shown", await page.waitForFunction(counts, null, { timeout: PATIENCE }).then(() => true, () => false));
   await tab(analysis, "Report").click();
   await analysis.getByRole("button", { name: "Stop" }).click();
   check("a stopped analysis says so", (await analysis.locator(".said").innerText()) === "Stopped");
-  await page.waitForFunction(() => true);
+  for (let tries = 0; tries < 50 && page.workers().length > 0; tries += 1) await page.waitForTimeout(100);
   check("its worker has ended", page.workers().length === 0, page.workers().length);
   await analysis.getByRole("button", { name: /^Run/ }).click();
   await analysis.locator(".said", { hasText: /^(?!Stopped)/ }).waitFor();
@@ -189,14 +189,14 @@ async function isTold(page) {
   const log = await drop(page, "train.log");
   await finished(log);
   check("a log has no tabs for snapshots", (await log.locator("[role=tablist]").isVisible()) === false);
-  const said = plain(await panel(log).locator(".answer p").first().innerText());
+  const said = plain(await panel(log).locator(".answer p").first().textContent());
   check("a log is explained as the program does", plain(native("diagnose", "train.log").toString()).startsWith(said), said);
   await page.getByRole("button", { name: "Paste a log" }).click();
   await page.getByRole("textbox", { name: "Paste a log" }).fill(MESSAGE);
   await page.getByRole("button", { name: "Explain it" }).click();
   const pasted = await newest(page);
   await finished(pasted);
-  check("a pasted log has the same answer", plain(await panel(pasted).locator(".answer p").first().innerText()) === said);
+  check("a pasted log has the same answer", plain(await panel(pasted).locator(".answer p").first().textContent()) === said);
 }
 
 async function comparesRanks(page) {

@@ -120,7 +120,7 @@ function schedule() {
 class Analysis {
   constructor(drop) {
     this.drop = drop;
-    this.limit = limit();
+    this.limit = drop.limit ?? limit();
     this.tabs = TABS.filter((tab) => tab.isShown(drop)).map((tab) => ({ ...tab, state: "waiting" }));
     this.running = null;
     this.build();
@@ -219,7 +219,7 @@ class Analysis {
   /** Runs everything again, with the limit that is now chosen. */
   restart() {
     this.end();
-    this.limit = limit();
+    this.limit = this.drop.limit ?? limit();
     for (const tab of this.tabs) this.set(tab, "waiting");
     schedule();
     this.showProgress();
@@ -230,6 +230,7 @@ class Analysis {
     for (const tab of this.tabs) this.forget(tab);
     analyses = analyses.filter((other) => other !== this);
     this.element.remove();
+    $("how").hidden = analyses.length > 0;
     $("choose").focus();
     schedule();
   }
@@ -247,7 +248,7 @@ class Analysis {
   }
 
   offerLimit() {
-    const isNew = limit() !== this.limit && !this.drop.isLog;
+    const isNew = limit() !== this.limit && !this.drop.isLog && this.drop.limit === undefined;
     const isStopped = this.tabs.some((tab) => tab.state === "stopped");
     this.again.hidden = !isNew && !isStopped;
     this.again.textContent = !isNew ? "Run" : limit() ? `Run with a limit of ${limit()}` : "Run with the file’s limit";
@@ -315,8 +316,8 @@ async function isText(blob) {
   return isUtf16 || (head.length > 0 && !head.some(isControl) && !text.includes("\ufffd\ufffd") && !/^[({[<]/.test(text) && text.includes(" "));
 }
 
-/** Begins an analysis of these files: {name, blob}, where the name may contain folders. */
-async function analyse(found, title) {
+/** Begins an analysis of these files: {name, blob}, where the name may contain folders. A limit replaces the chosen one. */
+async function analyse(found, title, limit) {
   if (found.length === 0) return tell("There is no file in that. Drop a snapshot, a folder of snapshots or a log.", true);
   const taken = new Set();
   const files = found.map(({ name, blob }) => {
@@ -332,7 +333,7 @@ async function analyse(found, title) {
   const bytes = files.reduce((sum, { blob }) => sum + blob.size, 0);
   const names = files.map(({ path }) => path.split("/").at(-1));
   const analysis = new Analysis({
-    files, isLog,
+    files, isLog, limit,
     paths: isFolder ? [folder] : files.map(({ path }) => path),
     title: title ?? (isFolder ? folder : names.length > 2 ? `${names.length} files` : names.join(" and ")),
     details: `${size(bytes)}${names.length > 2 ? `: ${names.slice(0, 4).join(", ")}${names.length > 4 ? " …" : ""}` : ""}`,
@@ -372,11 +373,7 @@ const pasted = (text) => analyse([{ name: "pasted.log", blob: new Blob([text]) }
 
 async function openExample() {
   const { example } = await loaded;
-  if (limit() !== "16GiB") {
-    $("limit").value = "16GiB";
-    remember();
-  }
-  await analyse([{ name: "gpt2_varlen.limit16_gc.pickle.xz", blob: new Blob([example]) }], "Example: GPT-2 under a limit of 16 GiB");
+  await analyse([{ name: "gpt2_varlen.limit16_gc.pickle.xz", blob: new Blob([example]) }], "Example: GPT-2 under a limit of 16 GiB", "16GiB");
 }
 
 /** Does something that may fail, and says why if it does. */
