@@ -4,10 +4,21 @@
 /** How often progress is reported, in milliseconds. */
 const INTERVAL = 80;
 
+/** How many bytes are read at once: each time, the browser waits for a different process. */
+const AHEAD = 2 ** 23;
+
 /** A file of the page, which is read piece by piece. */
 function fileOf({ path, blob }) {
   const reader = new FileReaderSync();
-  return { path, length: blob.size, read: (offset, length) => new Uint8Array(reader.readAsArrayBuffer(blob.slice(offset, offset + length))) };
+  let [start, bytes] = [0, new Uint8Array()];
+  const read = (offset, length) => {
+    if (offset < start || offset + length > start + bytes.length) {
+      start = offset;
+      bytes = new Uint8Array(reader.readAsArrayBuffer(blob.slice(offset, offset + Math.max(length, AHEAD))));
+    }
+    return bytes.subarray(offset - start, offset - start + length);
+  };
+  return { path, length: blob.size, read };
 }
 
 onmessage = async ({ data: { module, files, args, isHtml } }) => {

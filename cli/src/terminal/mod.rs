@@ -21,4 +21,3 @@ pub mod size;
 mod styled_cell;
 pub mod surroundings;
 pub mod table;
-pub mod work;

@@ -2,8 +2,8 @@
 //! provides, such as a page in a browser, which has none of these.
 //!
 //! Within provided surroundings, a command reads only the provided files, measures time with the provided clock, works on the calling
-//! thread, and writes to memory. The modules [`files`](super::files), [`clock`](super::clock), [`work`](super::work) and
-//! [`output`](super::output) ask here; commands about recordings use only those.
+//! thread, and writes to memory. The modules [`files`](super::files), [`clock`](super::clock) and [`output`](super::output) ask here;
+//! commands about recordings use only those.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,6 +12,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use rayon::ThreadPoolBuilder;
 
 use super::progress::{Watch, watched};
 use super::runner::Outcome;
@@ -141,7 +143,8 @@ impl Surroundings {
         self
     }
 
-    /// Runs the command that these arguments name, the program's name first, within these surroundings.
+    /// Runs the command that these arguments name, the program's name first, within these surroundings. From then on, everything that the
+    /// calling thread hands to rayon runs on that thread.
     pub fn run(self, arguments: &[OsString]) -> (Outcome, Written) {
         /// Restores the machine's surroundings, even if the command unwinds.
         struct Left;
@@ -150,6 +153,8 @@ impl Surroundings {
                 PROVIDED.set(None);
             }
         }
+        // A pool of only this thread. It stays the thread's pool, so a second one is refused, and not needed.
+        let _ = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
         let watch = Arc::clone(&self.watch);
         let here = Arc::new(self);
         PROVIDED.set(Some(Arc::clone(&here)));

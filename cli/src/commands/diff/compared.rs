@@ -15,7 +15,7 @@ use parkade_replay::recognition::Recognition;
 use crate::terminal::args::{Print, RecordedLimit};
 use crate::terminal::output::list;
 use crate::terminal::runner::Outcome;
-use crate::terminal::{recording, size, work};
+use crate::terminal::{recording, size};
 
 /// Compare two snapshots or two folders, or the ranks of one folder.
 ///
@@ -174,7 +174,7 @@ pub(super) fn compare(args: &Args) -> Result<Compared> {
     let (a, b) = match &args.b {
         None => (read(&args.a)?, None),
         Some(b) => {
-            let (a, b) = work::join(|| read(&args.a), || read(b));
+            let (a, b) = rayon::join(|| read(&args.a), || read(b));
             (a?, Some(b?))
         }
     };
