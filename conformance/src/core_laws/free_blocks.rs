@@ -88,7 +88,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
             seed,
         },
     );
-    run(&draws.each_for(6), 355, &strategy, |case| Play::new(case)?.run())
+    run(&draws.each_for(12), 355, &strategy, |case| Play::new(case)?.run())
 }
 
 /// The allocator, its blocks, and the free blocks in order.

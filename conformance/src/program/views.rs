@@ -78,8 +78,8 @@ impl Mappings {
     }
 }
 
-/// Returns whether nothing else in the block's segment, or in its reserved range, is in use; `None` for a range of which a
-/// part was lent to a private pool.
+/// Returns whether nothing else in the block's segment, or in its reserved range, is in use; `None` for a range of which
+/// another stream or a private pool has a part, because such a part is a segment too.
 fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>) -> Option<bool> {
     let at = block.address.get();
     let range = ranges.range(..=at).next_back().map(|(&base, &size)| base..base + size).filter(|range| range.contains(&at));
@@ -91,7 +91,7 @@ fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u
         }
     };
     let own: Vec<&SegmentInfo> = segments.iter().filter(belongs).collect();
-    let is_whole = own.windows(2).all(|pair| pair[0].pool == pair[1].pool);
+    let is_whole = own.windows(2).all(|pair| (pair[0].pool, pair[0].stream) == (pair[1].pool, pair[1].stream));
     let mut blocks = own.iter().flat_map(|segment| &segment.blocks);
     is_whole.then(|| blocks.all(|block| block.state == BlockActivity::Inactive))
 }

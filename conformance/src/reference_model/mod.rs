@@ -1,6 +1,7 @@
 #![doc = include_str!("README.md")]
 
 pub mod allocator;
+mod graphs;
 pub mod release;
 pub mod settings;
 mod table;

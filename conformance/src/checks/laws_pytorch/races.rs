@@ -43,7 +43,9 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
 
 fn no_race(backend: &AnyBackend, effort: &Effort, has_one_stream: bool, timing: EventTiming) -> Verdict {
     let salt = 0x4ace_u64 + u64::from(!has_one_stream);
-    run_cases(effort, salt, &sharing(timing, may_expand(backend)), |(setup, steps)| {
+    // These programs are long.
+    let effort = Effort { cases: effort.cases.div_ceil(2), ..*effort };
+    run_cases(&effort, salt, &sharing(timing, may_expand(backend)), |(setup, steps)| {
         let steps = if has_one_stream { on_one_stream(steps) } else { steps.clone() };
         Subject::pytorch().whole_run(backend, setup, &steps).map(|_| steps.len() as u64)
     })

@@ -37,7 +37,7 @@ pub(super) fn entries() -> Vec<Entry> {
 
 /// There are fewer cases than for other laws, because all bytes are read.
 fn fewer(effort: &Effort) -> Effort {
-    Effort { cases: effort.cases.div_ceil(6), ..*effort }
+    Effort { cases: effort.cases.div_ceil(10), ..*effort }
 }
 
 /// Returns the word for a stretch of memory, from the memory's name and version and the stretch's

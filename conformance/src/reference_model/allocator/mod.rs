@@ -15,7 +15,7 @@
 //! what callers see of this state: segments, reserved ranges and sums, and the comparison with what the tested allocator
 //! shows (spec 5.7, 7.1, 7.3); and a second, independent count of the statistics (spec section 6).
 
-mod graphs;
+mod captures;
 mod pools;
 mod requests;
 mod segments;
@@ -33,12 +33,15 @@ use parkade::{AllocError, CheckpointError, PoolError, PoolFilter};
 use parkade_sim::CallName;
 
 use super::ReleaseRules;
+pub use super::graphs::Graphs;
 use super::table::Table;
 use crate::backend::MadeCall;
 
-pub use graphs::Graphs;
-use graphs::Visited;
 pub use pools::{Restoration, Saved, SavedRun};
+
+/// What the allocator remembers of a capture: the pool that received its first request, and the nodes that come before each
+/// stream's next work.
+type Visited = (PoolId, BTreeMap<u64, BTreeSet<usize>>);
 
 /// The reference allocator.
 #[derive(Clone, Debug)]

@@ -31,7 +31,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict
 const MOST_FAILURES: u64 = 300;
 
 /// Programs with large numbers of free blocks are long, so there are fewer of them.
-const CASES_PER_CROWD: u32 = 8;
+const CASES_PER_CROWD: u32 = 12;
 
 /// With at least this many sequences per law, every pair of sizes is tried under every setting.
 const ALL_PAIRS_FROM: u32 = 250;

@@ -1,80 +1,12 @@
-//! Captured graphs: what the device knows of them, and how the allocator reuses memory within a capture (spec 3.8).
-//!
-//! The graphs are a second implementation too: this file performs the program's calls that begin, extend and end captures,
-//! instead of asking the device.
+//! How the allocator reuses memory within a capture, by the captured graph (spec 3.8).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use parkade::units::PoolId;
 use parkade::{AllocError, PoolError};
 
+use super::super::graphs::Part;
 use super::Reference;
-
-/// A stream's part in a capture: the capture's number, and the nodes at which the graph ends on this stream.
-type Part = (u64, Vec<usize>);
-
-/// The captures on a device, and the nodes of all graphs.
-#[derive(Clone, Default, Debug)]
-pub struct Graphs {
-    begun: u64,
-    parts: BTreeMap<u64, Part>,
-    /// For each node, the nodes that it directly follows.
-    follows: Vec<Vec<usize>>,
-}
-
-impl Graphs {
-    /// Begins a capture on a stream, in place of the one in which the stream takes part.
-    pub fn begin(&mut self, stream: u64) {
-        self.begun += 1;
-        self.parts.insert(stream, (self.begun, Vec::new()));
-    }
-
-    /// Ends the capture in which a stream takes part, on all its streams.
-    pub fn end(&mut self, stream: u64) {
-        if let Some((ended, _)) = self.parts.get(&stream).cloned() {
-            self.parts.retain(|_, (capture, _)| *capture != ended);
-        }
-    }
-
-    /// Submits work to a stream. Returns whether the stream is captured.
-    pub fn work(&mut self, stream: u64) -> bool {
-        let Some((_, ends)) = self.parts.get_mut(&stream) else { return false };
-        self.follows.push(std::mem::take(ends));
-        ends.push(self.follows.len() - 1);
-        true
-    }
-
-    /// Makes a stream wait for another one that is captured; the stream then takes part in the same capture. Returns whether
-    /// the device accepts that.
-    pub fn wait(&mut self, stream: u64, other: u64) -> bool {
-        let Some((capture, ends)) = self.parts.get(&other).cloned() else { return false };
-        let (own, waits_for) = self.parts.entry(stream).or_insert((capture, Vec::new()));
-        if *own == capture {
-            waits_for.extend(ends);
-        }
-        *own == capture
-    }
-
-    /// Returns whether a stream is captured.
-    pub fn is_captured(&self, stream: u64) -> bool {
-        self.parts.contains_key(&stream)
-    }
-
-    /// Returns these nodes and all that come before them.
-    fn up_to(&self, mut next: Vec<usize>) -> BTreeSet<usize> {
-        let mut found = BTreeSet::new();
-        while let Some(node) = next.pop() {
-            if found.insert(node) {
-                next.extend(&self.follows[node]);
-            }
-        }
-        found
-    }
-}
-
-/// What the allocator remembers of a capture: the pool that received its first request, and the nodes that come before each
-/// stream's next work.
-pub(super) type Visited = (PoolId, BTreeMap<u64, BTreeSet<usize>>);
 
 impl Reference {
     fn reuses_by_graph(&self) -> bool {
