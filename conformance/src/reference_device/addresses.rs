@@ -17,8 +17,8 @@ pub(crate) enum Rule {
     Up(u64, u64),
     /// Descending from an address, with a gap above each range.
     Down(u64, u64),
-    /// The lowest hole that is large enough.
-    Reuse,
+    /// The lowest hole that is large enough, or new addresses from this one on.
+    Reuse(u64),
     /// Ascending, with at least 1 GiB between ranges.
     Apart,
     /// The addresses of a list, for cudaMalloc or for reservations.
@@ -100,11 +100,11 @@ impl Placer {
     pub(crate) fn new(rule: &Rule) -> Placer {
         let (mut next, mut list, mut answers) = (ASCENDING_START, VecDeque::new(), Vec::new());
         match rule {
-            Rule::Up(start, _) | Rule::Down(start, _) => next = *start,
+            Rule::Up(start, _) | Rule::Down(start, _) | Rule::Reuse(start) => next = *start,
             Rule::Apart => next = RESERVATION_START,
             Rule::Listed(addresses, _) => list = addresses.iter().copied().collect(),
             Rule::Answers(given) => answers = given.clone(),
-            Rule::Reuse | Rule::Observed => {}
+            Rule::Observed => {}
         }
         let (freed, live, chunks) = (Vec::new(), Vec::new(), Vec::new());
         let answers = Answers::new(answers);
@@ -133,7 +133,7 @@ impl Placer {
                 self.next = address.checked_add(bytes.div_ceil(gib).checked_mul(gib)?.checked_add(gib)?)?;
                 Some(address)
             }
-            Rule::Reuse => self.reuse(bytes),
+            Rule::Reuse(_) => self.reuse(bytes),
             Rule::Listed(..) => self.listed(bytes),
             Rule::Observed => self.observed(bytes),
             Rule::Answers(_) => self.answers.place(bytes, request),
@@ -144,7 +144,7 @@ impl Placer {
     pub(crate) fn release(&mut self, address: u64, bytes: u64) {
         match self.rule {
             Rule::Up(..) | Rule::Down(..) | Rule::Apart => {}
-            Rule::Reuse => self.freed.push((address, address + bytes)),
+            Rule::Reuse(_) => self.freed.push((address, address + bytes)),
             Rule::Listed(..) => self.live.retain(|&(start, _)| start != address),
             Rule::Observed => {
                 self.chunks.iter_mut().for_each(|chunk| chunk.live.retain(|&(start, _)| start != address));

@@ -113,7 +113,7 @@ impl Pen {
         }
     }
 
-    /// Draws where ranges are placed. Reservations get places that lie side by side more often than gigabytes apart.
+    /// Draws the rule that places ranges. Reservations are adjacent more often than gigabytes apart.
     pub(super) fn rule(&mut self, is_reservation: bool) -> Rule {
         // Pages are kept in groups of 64.
         let near = 0x4000_0000_0000 + PAGE * if is_reservation { 56 + self.below(9) } else { self.below(40) };
@@ -121,7 +121,7 @@ impl Pen {
             0 => Rule::Up(ASCENDING_START, 0),
             1 => Rule::Up(near, self.below(3) * PAGE),
             2 => Rule::Down(near, self.below(3) * PAGE),
-            3 => Rule::Reuse,
+            3 => Rule::Reuse(self.pick(&[ASCENDING_START, near])),
             4 if is_reservation => Rule::Apart,
             4 => Rule::Observed,
             5 => Rule::Listed(self.addresses(near), is_reservation),
@@ -158,7 +158,7 @@ impl Pen {
         }
     }
 
-    /// Begins with what most steps of the kind need.
+    /// Draws the first steps, which create what the other steps of this kind use.
     fn prelude(&mut self) {
         if self.one_in(3) {
             let level = self.below(3) as u8;

@@ -1,4 +1,4 @@
-//! What is left between ranges: the only way in which this module finds free addresses, pages and bytes.
+//! The gaps between ranges. All free addresses, pages and bytes are found with these functions.
 
 /// A half-open range of numbers.
 pub(super) type Range = (u64, u64);

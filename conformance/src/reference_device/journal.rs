@@ -1,4 +1,4 @@
-//! The contents of physical memory, as the list of everything that was written. To find a byte, the list is read backwards.
+//! The contents of physical memory, as a list of all writes. To find a byte's value, the list is searched backwards.
 
 use parkade_sim::UNWRITTEN;
 

@@ -20,7 +20,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Identifies the way that leads from addresses to these bytes.
+    /// Identifies the mapping through which these bytes are used.
     fn way(&self) -> u64 {
         self.address.wrapping_sub(self.physical.0)
     }
@@ -51,7 +51,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Returns what is done when a mark that is recorded on a stream now is done.
+    /// Returns the uses that are done when a mark that is recorded on a stream now is complete.
     pub(super) fn at_mark(&self, stream: u64) -> Known {
         self.streams.get(&stream).map_or_else(Known::new, |known| known | &self.host)
     }
@@ -73,7 +73,7 @@ impl Order {
         self.host.extend(1..=self.numbers);
     }
 
-    /// Notes a use by a stream's next work.
+    /// Records a use by a stream's next work.
     pub(super) fn launched(&mut self, mut side: RaceAccess, kind: AccessKind, spans: Vec<Span>) {
         if spans.is_empty() {
             return;
@@ -91,7 +91,7 @@ impl Order {
         self.uses.push(Use { side, stream, kind, spans, known });
     }
 
-    /// Notes that the host reads bytes.
+    /// Records that the host reads bytes.
     pub(super) fn read(&mut self, side: RaceAccess, spans: &[Span]) {
         if self.has_begun {
             let side = RaceAccess { number: self.next(), ..side };
@@ -99,7 +99,7 @@ impl Order {
         }
     }
 
-    /// Notes that the host ends the way to these bytes.
+    /// Records that the host unmaps or frees these bytes.
     pub(super) fn ended(&mut self, side: RaceAccess, spans: &[Span]) {
         if self.has_begun {
             let side = RaceAccess { number: self.next(), ..side };
@@ -107,7 +107,7 @@ impl Order {
         }
     }
 
-    /// Notes that whatever is at these physical bytes from now on is different memory.
+    /// Records that these physical bytes belong to different memory from now on.
     pub(super) fn lost(&mut self, lost: Range) {
         for one in &mut self.uses {
             let rest = one.spans.iter().flat_map(|span| {

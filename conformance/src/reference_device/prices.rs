@@ -12,7 +12,7 @@ pub(crate) enum Prices {
     Free,
     /// The measured prices.
     Measured,
-    /// Prices from which the call and the bytes can be read.
+    /// Prices that reveal the call and the bytes.
     Telling,
     /// Prices so high that five calls exhaust the clock.
     Exhausting,
@@ -63,7 +63,7 @@ impl Prices {
     }
 }
 
-/// What the device asks for prices that no GPU has. Several pieces cost what the trait says by default.
+/// A cost model with prices that no GPU has. It uses the trait's default for calls for several pieces.
 #[derive(Clone, Copy, Debug)]
 struct Asked(Prices);
 
@@ -85,7 +85,7 @@ fn measured(call: CallName, bytes: u64) -> u64 {
         CallName::MemRelease => RELEASE,
         CallName::EventRecord => return 165,
         CallName::EventQuery => return 145,
-        // Between 3 and 24 microseconds were measured.
+        // The middle of the measured range, 3 to 24 microseconds.
         CallName::AddressReserve => return 13_500,
         _ => return 0,
     };
@@ -106,7 +106,7 @@ fn at(points: &[(u64, i128)], bytes: u64) -> u64 {
     u64::try_from(value).unwrap_or(if value < 0 { 0 } else { u64::MAX })
 }
 
-/// Returns how much less each further piece of this size costs in a call for several pieces than in its own call.
+/// Returns the amount by which each additional piece of this size is cheaper in a call for several pieces than in a separate call.
 fn saved(call: CallName, bytes: u64) -> u64 {
     let rows = match call {
         CallName::MemSetAccess => SET_ACCESS_OF_ALL,

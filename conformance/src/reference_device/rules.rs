@@ -1,7 +1,7 @@
 //! The rules for prices and addresses alone, without a device: more and larger numbers than programs reach.
 
 use parkade::units::MIB;
-use parkade_sim::address::{AddressModel, DESCENDING_END, LearnedAddressSpace, ObservedDriver, PlacementStep};
+use parkade_sim::address::{ASCENDING_START, AddressModel, DESCENDING_END, LearnedAddressSpace, ObservedDriver, PlacementStep};
 use parkade_sim::{CallName, CostModel, MeasuredH200, NoCost, PAGE_BYTES as PAGE};
 
 use super::addresses::{Placer, Rule};
@@ -68,7 +68,14 @@ pub(crate) fn addresses(seed: u64) -> Result<u64, Broken> {
 /// A process in which other code uses the address space too: the program's steps, and how many actions of the other code there
 /// were.
 fn process(pen: &mut Pen) -> (Vec<PlacementStep>, u64) {
-    let rules = [Rule::Observed, Rule::Observed, Rule::Observed, Rule::Reuse, Rule::Up(1 << 46, 0), Rule::Down(1 << 46, 0)];
+    let rules = [
+        Rule::Observed,
+        Rule::Observed,
+        Rule::Observed,
+        Rule::Reuse(ASCENDING_START),
+        Rule::Up(1 << 46, 0),
+        Rule::Down(1 << 46, 0),
+    ];
     let rule = &rules[pen.below(6) as usize];
     let mut placer = Placer::new(rule);
     let (mut own, mut other, mut steps) = (Vec::new(), Vec::new(), Vec::new());

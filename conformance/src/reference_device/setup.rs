@@ -24,7 +24,10 @@ macro_rules! with_model {
             $crate::reference_device::addresses::Rule::Down(end, gap) => {
                 $give(parkade_sim::address::Descending::ending_at(end, gap))
             }
-            $crate::reference_device::addresses::Rule::Reuse => $give(parkade_sim::address::Reuse::new()),
+            $crate::reference_device::addresses::Rule::Reuse(parkade_sim::address::ASCENDING_START) => {
+                $give(parkade_sim::address::Reuse::new())
+            }
+            $crate::reference_device::addresses::Rule::Reuse(start) => $give(parkade_sim::address::Reuse::starting_at(start)),
             $crate::reference_device::addresses::Rule::Apart => $give(parkade_sim::address::AscendingReservations::new()),
             $crate::reference_device::addresses::Rule::Listed(list, false) => $give(parkade_sim::address::Scripted::new(list)),
             $crate::reference_device::addresses::Rule::Listed(list, true) => {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::faults::Fault;
 
-/// Where an address is looked for.
+/// The kind of range that an address is relative to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Base {
     /// A live cudaMalloc.
@@ -14,7 +14,7 @@ pub(crate) enum Base {
     Reservation,
     /// A mapping.
     Mapping,
-    /// Any range that was ever returned.
+    /// Any range that the device has ever returned.
     Ever,
     /// The address space.
     Space,
@@ -25,7 +25,7 @@ pub(crate) enum Base {
 pub(crate) struct Spot {
     pub(crate) base: Base,
     pub(crate) which: usize,
-    /// Whether it is counted from the end.
+    /// Whether the offset counts from the range's end.
     pub(crate) from_end: bool,
     pub(crate) offset: i64,
 }
@@ -119,8 +119,8 @@ pub(crate) enum Step {
     Capture(usize, u64),
     /// Appends an address to the list of the model for cudaMalloc or for reservations, or drops the list.
     Addresses(bool, Option<u64>),
-    /// Tells the address model a moment.
+    /// Tells the address model how far the program has progressed.
     Moment(u64),
-    /// Goes on with a clone; the original does something else.
+    /// Continues with a clone, while the original does something else.
     Clone,
 }

@@ -1,4 +1,4 @@
-//! Streams, as lists of marks. A mark is a point in a stream's work that an event has recorded; it is known by its number.
+//! Streams, as lists of marks. A mark is a point in a stream's work that an event has recorded; it is identified by its number.
 
 use parkade_sim::EventTiming;
 

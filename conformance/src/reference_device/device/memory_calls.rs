@@ -10,7 +10,7 @@ impl PlainDevice {
     pub(in super::super) fn malloc(&mut self, bytes: u64) -> Result<u64, BackendError> {
         let call = CallName::Malloc;
         let outcome = self.try_malloc(bytes);
-        // A refused call costs as much as the smallest one.
+        // A refused call costs as much as the smallest successful one.
         self.pay(call, outcome.map_or(0, |(from, to)| to - from));
         let range = outcome.ok().map(|(from, to)| (self.name_range(Kind::Malloc, from, to - from), from));
         self.note(call, code(&outcome), CallSubject::Allocation { bytes, range });

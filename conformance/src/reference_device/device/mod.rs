@@ -29,7 +29,7 @@ enum Kind {
     Reservation,
 }
 
-/// A range that was returned once; the log names addresses after it.
+/// A range that the device has returned; the log uses it to name addresses.
 #[derive(Clone, Debug)]
 struct Named {
     start: u64,
@@ -43,7 +43,7 @@ struct Named {
 struct Placed {
     address: u64,
     pages: Vec<Range>,
-    /// The live cudaMallocs in it. There are several only in a page that small ones share.
+    /// The live cudaMallocs in these pages: at most one, unless small cudaMallocs share the page.
     live: Vec<Range>,
     is_shared: bool,
 }
@@ -66,7 +66,7 @@ struct Mapping {
     has_access: bool,
 }
 
-/// An event: its latest recording, and what is known to be done once that is done.
+/// An event: its latest recording, and the uses that are done when that recording is complete.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) ordinal: u64,
@@ -236,7 +236,7 @@ impl PlainDevice {
         Some(found)
     }
 
-    /// Notes that pages were given back.
+    /// Records that pages were returned.
     fn lose(&mut self, pages: &[Range]) {
         let bytes = pages.iter().map(|(from, to)| (from * PAGE_BYTES, to * PAGE_BYTES));
         let bytes: Vec<Range> = bytes.collect();
@@ -453,7 +453,7 @@ fn spans_of(mut address: u64, pages: &[Range]) -> Vec<Span> {
 }
 
 impl PlainDevice {
-    /// Returns everything that has addresses.
+    /// Returns all placed ranges and mappings.
     fn units(&self) -> Vec<Unit> {
         let placed = self.placed.iter().map(|one| Unit { address: one.address, pages: one.pages.clone(), has_access: true });
         let mapped = self.mappings.iter().map(|one| Unit {

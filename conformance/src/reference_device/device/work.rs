@@ -5,12 +5,12 @@ use parkade_sim::{Access, AccessError, AccessKind, PAGE_BYTES, RaceAccess, RaceU
 
 use super::{PlainDevice, Range, Span, Unit, common, joined, order};
 
-/// Returns a range that work uses, and how.
+/// Returns an access.
 fn access(address: u64, bytes: u64, kind: AccessKind) -> Access {
     Access { address: DeviceAddress(address), size: Bytes(bytes), kind }
 }
 
-/// A range that work may use.
+/// An access and the memory behind it.
 struct Touched {
     access: Access,
     spans: Vec<Span>,
