@@ -1,18 +1,20 @@
 // Compares the module for browsers with the program, in Node.js: each command of the page on each recording, on ranks, and on files that
-// are none. Exit codes, standard output and standard error are the same to the byte, except for seconds that were measured.
+// are none. Exit codes, standard output and standard error are the same to the byte, except for seconds that were measured. A file that
+// needs more memory than a module can have is an error that names the command for the program.
 //
 //     node conformance/browser/same.mjs PARKADE MODULE [RECORDING...]
 //
 // PARKADE is the binary, for example target/release/parkade, and MODULE is target/wasm32-unknown-unknown/web/parkade_web.wasm. The default
-// for RECORDING is every recording in the repository.
+// for RECORDING is every recording in the repository, and then also the file that needs too much memory, which takes 4 GiB.
 //
 // Exit code: 1 if anything differs, 2 if an argument is missing.
 
 import { spawnSync } from "node:child_process";
-import { closeSync, fstatSync, mkdirSync, mkdtempSync, openSync, readdirSync, readFileSync, readSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, relative, resolve } from "node:path";
 import { open } from "../../web/page/parkade.js";
+import { fileOf } from "./files.mjs";
 
 const [binary, modulePath, ...given] = process.argv.slice(2);
 if (!binary || !modulePath) {
@@ -24,16 +26,6 @@ const module = await WebAssembly.compile(readFileSync(modulePath));
 const recordings = resolve(import.meta.dirname, "../recordings");
 const found = readdirSync(recordings, { recursive: true }).filter((name) => name.endsWith(".pickle.xz")).sort();
 const chosen = given.length ? given.map((file) => relative(recordings, resolve(file))) : found;
-
-/** A file as the module reads it: piece by piece. */
-function fileOf(folder, path) {
-  const descriptor = openSync(join(folder, path));
-  const read = (offset, length) => {
-    const bytes = Buffer.alloc(length);
-    return bytes.subarray(0, readSync(descriptor, bytes, 0, length, offset));
-  };
-  return { path, length: fstatSync(descriptor).size, read, close: () => closeSync(descriptor) };
-}
 
 const withoutSeconds = (text) => text.replaceAll(/"seconds":[0-9.e-]+/g, '"seconds":0');
 
@@ -90,5 +82,21 @@ try {
 } finally {
   rmSync(folder, { recursive: true });
 }
+/** A pickle of 1.2 GB: a list of small integers, each of which takes more memory than it has bytes. */
+async function exhaust() {
+  const head = Buffer.concat([Buffer.from("80027d5508", "hex"), Buffer.from("segments"), Buffer.from("5d28", "hex")]);
+  const length = 1_200_000_000;
+  const read = (offset, count) => {
+    const bytes = Buffer.alloc(Math.min(count, length - offset));
+    for (let at = 0; at < bytes.length; at += 1) bytes[at] = head[offset + at] ?? ((offset + at - head.length) % 2 ? 1 : 0x4b);
+    return bytes;
+  };
+  const { code, error } = (await open(module, [{ path: "my file.pickle", length, read }])).run(["report", "my file.pickle", "-o", "-"]);
+  const isSaid = code === 2 && error.includes("4 GiB") && error.endsWith("parkade report 'my file.pickle' -o report.html");
+  if (!isSaid) console.log(`FAILED too little memory: ${error}`);
+  failures += isSaid ? 0 : 1;
+}
+if (given.length === 0) await exhaust();
+
 console.log(`${compared} commands compared with the program, ${failures} differ`);
 process.exit(failures ? 1 : 0);

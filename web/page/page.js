@@ -181,14 +181,16 @@ class Analysis {
   async run(tab) {
     this.running = tab;
     this.set(tab, "running");
-    const { module, worker: script } = await loaded;
+    const parts = await loaded.catch(() => null);
     if (this.running !== tab) return;
+    if (!parts) return this.finish(tab, { output: new Uint8Array(), error: "The page is incomplete: reload it." });
+    const { module, worker: script } = parts;
     const args = tab.args(this.drop, this.limit ? ["--limit", this.limit] : []);
     this.worker = new Worker(script, { name: tab.name });
     this.worker.onmessage = ({ data: { progress, answer } }) => (answer ? this.finish(tab, answer) : this.showProgress(progress));
     this.worker.onerror = (event) => {
       event.preventDefault();
-      this.finish(tab, { code: 2, output: new Uint8Array(), error: `The browser ended the work: ${event.message || "it gave no reason"}.` });
+      this.finish(tab, { output: new Uint8Array(), error: `The browser ended the work: ${event.message || "it gave no reason"}.` });
     };
     this.worker.postMessage({ module, files: this.drop.files, args, isHtml: tab.name !== "report" });
   }
@@ -197,7 +199,7 @@ class Analysis {
     this.end();
     tab.answer = answer;
     this.set(tab, "done");
-    if (tab === this.tabs[0]) tell(`${this.drop.title}: the answer is there.`);
+    if (tab === this.tabs[0]) tell(`${this.drop.title}: the first answer is ready.`);
     schedule();
     this.showProgress();
   }
@@ -270,7 +272,7 @@ class Analysis {
 
   show(tab) {
     this.forget(tab);
-    const words = { waiting: "This is next.", running: `${DOING[tab.name]} …`, stopped: "Stopped before the end." }[tab.state];
+    const words = { waiting: "Waiting for the command before this one.", running: `${DOING[tab.name]} …`, stopped: "Stopped before the end." }[tab.state];
     if (words) {
       tab.panel.replaceChildren(make("p", { className: "hint" }, words));
       return;
@@ -296,7 +298,7 @@ class Analysis {
     const frame = make("iframe", { src: tab.url, title: `Report about ${this.drop.title}`, sandbox: "allow-scripts", allow: "fullscreen" });
     const tools = make("div", { className: "buttons" },
       make("a", { className: "button main", href: tab.url, download: name }, `Save the report (${size(page.length)})`),
-      make("button", { type: "button", onclick: () => frame.requestFullscreen() }, "Fill the screen"),
+      make("button", { type: "button", onclick: () => frame.requestFullscreen() }, "Full screen"),
       make("span", { className: "hint" }, "It is a single file that opens in any browser."));
     return [tools, frame];
   }

@@ -2,12 +2,14 @@
 // Node.js (conformance/browser/same.mjs). A file is {path, length, read(offset, length) -> Uint8Array}: it is read piece by piece, so
 // that only the part that is needed is in memory.
 
-/** What a command that has ended without an answer says: it needs more memory than a module can have, 4 GiB. */
+/** The message of a command that ended because a module can have no more than 4 GiB of memory. */
 const OUT_OF_MEMORY =
-  "This needs more than the 4 GiB of memory that a page in a browser can use. The program has no such limit: ";
+  "This needs more memory than a page in a browser can use, 4 GiB. Run it with the program instead, which has no such limit: ";
 
-/** A command of the program, as a shell takes it. */
-export const commandLine = (args) => ["parkade", ...args].map((arg) => (/^[\w./:,=@%+-]+$/.test(arg) ? arg : `'${arg.replaceAll("'", "'\\''")}'`)).join(" ");
+const inShell = (arg) => (/^[\w./:,=@%+-]+$/.test(arg) ? arg : `'${arg.replaceAll("'", "'\\''")}'`);
+
+/** A command of the program, as a shell takes it; a page goes to a file. */
+const commandLine = (args) => ["parkade", ...args.map((arg) => (arg === "-" ? "report.html" : arg))].map(inShell).join(" ");
 
 /**
  * Returns an instance with these files. Several commands may run in it, one after the other; after a failure it cannot be used again.
