@@ -156,7 +156,7 @@ pub(crate) fn decompress_beside<T>(
     })
 }
 
-/// Does the same on the calling thread: decompresses each piece when `read` wants it.
+/// Does the same on the calling thread: decompresses each piece when `read` asks for it.
 fn decompress_between<T>(bytes: &[u8], read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T) -> Result<T, DecompressError> {
     let mut unpacking = Unpacking::of(bytes, decompressed_limit(bytes.len() as u64));
     let mut outcome = Ok(true);
@@ -537,7 +537,7 @@ mod tests {
 
     /// Without threads, memory for the decompressed file would otherwise be needed in addition to the recording.
     #[test]
-    fn without_threads_a_piece_is_decompressed_when_it_is_wanted() {
+    fn without_threads_a_piece_is_decompressed_on_demand() {
         for bytes in compressed() {
             let many = bytes.repeat(20);
             let mut first = Vec::new();

@@ -15,7 +15,7 @@ unsafe extern "C" {
     fn bug(message: *const u8, length: usize);
 }
 
-/// The most bytes that one call reads.
+/// The maximum number of bytes that one call reads.
 const MOST: usize = 1 << 22;
 
 /// A file that JavaScript reads.
@@ -48,13 +48,13 @@ pub(crate) fn now() -> Duration {
     Duration::try_from_secs_f64(now_ms() / 1000.0).unwrap_or_default()
 }
 
-/// Tells the host how much of how much is done.
+/// Reports the progress to the host.
 pub(crate) fn report_progress(done: u64, total: u64, unit: &str) {
     // SAFETY: the host only reads the text, before it returns.
     unsafe { progress(done as f64, total as f64, unit.as_ptr(), unit.len()) }
 }
 
-/// Tells the host why the module is about to end.
+/// Reports the message of a panic, which ends the module, to the host.
 pub(crate) fn report_bug(message: &str) {
     // SAFETY: the host only reads the text, before it returns.
     unsafe { bug(message.as_ptr(), message.len()) }

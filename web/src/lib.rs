@@ -1,5 +1,5 @@
 //! parkade for a page in a browser: the arguments of a command and its files in, the answer out. The command is the one that the program
-//! `parkade` runs; this crate only passes bytes between it and JavaScript (`web/parkade.js`).
+//! `parkade` runs; this crate only passes bytes between it and JavaScript (`web/page/parkade.js`).
 #![cfg(target_family = "wasm")]
 
 mod host;
@@ -45,7 +45,7 @@ pub extern "C" fn file(length: f64) {
     });
 }
 
-/// Runs the command whose arguments are the lines of the text, with HTML or text as the form of answers for people. Returns its exit code.
+/// Runs the command whose arguments are the lines of the text, and returns its exit code. Human-readable answers are HTML or plain text.
 // SAFETY: no other function in the module has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn run(is_html: bool) -> i32 {
@@ -62,7 +62,7 @@ pub extern "C" fn run(is_html: bool) -> i32 {
     outcome as i32
 }
 
-/// Reports a bug, unless there was too little memory: a vector that would be larger than half of the address space panics.
+/// Reports a bug, except when memory ran out: a vector that would be larger than half of the address space panics.
 fn report_panic(panic: &PanicHookInfo<'_>) {
     if panic.payload_as_str() != Some("capacity overflow") {
         host::report_bug(&panic.to_string());

@@ -442,7 +442,7 @@ impl RequestSizes {
     }
 
     fn add(&mut self, size: u64) {
-        // FxHasher's own result depends on the width of addresses, and so would the answer.
+        // The result of FxHasher depends on the width of an address; this hash does not.
         let hash = size.wrapping_mul(0xf135_7aea_2e62_a9c5).rotate_left(26);
         let count = &mut self.counts[(hash % COUNTS) as usize];
         *count = count.saturating_add(1);

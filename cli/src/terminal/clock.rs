@@ -1,11 +1,11 @@
-//! How long something takes, by the machine's clock or by the one that the [surroundings](super::surroundings) provide: some targets have
+//! Measures time with the machine's clock or with the one that the [surroundings](super::surroundings) provide, because some targets have
 //! no clock.
 
 use std::time::{Duration, Instant};
 
 use super::surroundings::provided;
 
-/// A point in time from which time is measured.
+/// The start of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub enum Start {
     /// By the machine's clock.

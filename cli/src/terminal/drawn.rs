@@ -15,7 +15,7 @@ mod on_terminal {
     pub(in super::super) struct Drawn(ProgressBar);
 
     impl Drawn {
-        /// Returns a bar that counts this; `None` if there cannot be one.
+        /// Creates a bar that counts this; `None` if the build has no terminal.
         pub(in super::super) fn of(what: &str) -> Option<Drawn> {
             let style = ProgressStyle::with_template(&format!("{{bar:40}} {{human_pos}} of {{human_len}} {what}"))
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -48,7 +48,7 @@ mod on_terminal {
 mod without_terminal {
     use std::time::Duration;
 
-    /// There is none.
+    /// A bar that never exists.
     pub(in super::super) enum Drawn {}
 
     impl Drawn {

@@ -1,4 +1,4 @@
-//! The files that commands read: the machine's, or those that the [surroundings](super::surroundings) provide.
+//! Access to the files that commands read: the machine's files, or those that the [surroundings](super::surroundings) provide.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

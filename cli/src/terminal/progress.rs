@@ -146,8 +146,8 @@ pub struct Watch {
 type Listener = Box<dyn Fn(u64, u64, &str) + Send + Sync>;
 
 impl Watch {
-    /// Returns a watch that calls this at every report, on the thread that does the work: where there is only one thread, no other can
-    /// read the progress.
+    /// Returns a watch that also calls this function at every report, on the thread that does the work. With a single thread, no other
+    /// thread can read the progress.
     pub fn with_listener(listener: impl Fn(u64, u64, &str) + Send + Sync + 'static) -> Watch {
         Watch { listener: Some(Box::new(listener)), ..Watch::default() }
     }

@@ -1,4 +1,4 @@
-//! Styles of cells in tables on a terminal. A build without the feature `native` has no terminal, and its tables have no styles.
+//! Styles the cells of tables on a terminal. A build without the feature `native` has no terminal, so its tables have no styles.
 
 #[cfg(feature = "native")]
 pub(super) use styled::{bad, dim, enable, good};

@@ -1,5 +1,5 @@
-//! The surroundings of a command: usually the machine with its files, clock, threads and terminal; otherwise those that another program
-//! provides, such as a page in a browser, which has none of these.
+//! The surroundings of a command: the files, the clock, the threads and the terminal of the machine, or what another program provides in
+//! their place, such as a page in a browser.
 //!
 //! Within provided surroundings, a command reads only the provided files, measures time with the provided clock, works on the calling
 //! thread, and writes to memory. The modules [`files`](super::files), [`clock`](super::clock) and [`output`](super::output) ask here;
@@ -59,10 +59,10 @@ impl Read for Opened {
     }
 }
 
-/// The form of answers for people.
+/// The form of human-readable answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Medium {
-    /// Text, as for a pipe: without colours, 80 columns wide.
+    /// Plain text, as in a pipe: 80 columns wide and without colours.
     #[default]
     Text,
     /// Fragments of HTML.
@@ -83,7 +83,7 @@ pub struct Surroundings {
 #[derive(Default)]
 struct State {
     written: Written,
-    /// Whether standard output is a file, so that text for people does not belong there.
+    /// Whether a file is written to standard output, so that human-readable text goes to standard error.
     is_output_data: bool,
 }
 
@@ -108,7 +108,7 @@ impl Captured {
         Captured { here, is_for_people: false }
     }
 
-    /// Returns the stream for text for people.
+    /// Returns the stream for human-readable text.
     pub(super) fn text(here: Arc<Surroundings>) -> Captured {
         Captured { here, is_for_people: true }
     }
@@ -136,15 +136,15 @@ impl Surroundings {
         Surroundings { files: BTreeMap::new(), clock: Box::new(clock), watch, medium, state: Mutex::default() }
     }
 
-    /// Adds a file. Its folders exist because the file does.
+    /// Adds a file. The folders in its path exist too.
     #[must_use]
     pub fn with_file(mut self, path: impl Into<PathBuf>, contents: impl Contents + 'static) -> Surroundings {
         self.files.insert(path.into(), Arc::new(contents));
         self
     }
 
-    /// Runs the command that these arguments name, the program's name first, within these surroundings. From then on, everything that the
-    /// calling thread hands to rayon runs on that thread.
+    /// Runs a command within these surroundings. The first argument is the program's name. From then on, rayon runs the calling thread's work
+    /// on that thread.
     pub fn run(self, arguments: &[OsString]) -> (Outcome, Written) {
         /// Restores the machine's surroundings, even if the command unwinds.
         struct Left;
@@ -153,7 +153,7 @@ impl Surroundings {
                 PROVIDED.set(None);
             }
         }
-        // A pool of only this thread. It stays the thread's pool, so a second one is refused, and not needed.
+        // Creates a pool that contains only this thread. It remains the thread's pool: later attempts fail, and are not needed.
         let _ = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
         let watch = Arc::clone(&self.watch);
         let here = Arc::new(self);
@@ -208,7 +208,7 @@ pub(super) fn provided() -> Option<Arc<Surroundings>> {
     PROVIDED.with_borrow(Clone::clone)
 }
 
-/// Returns the form of answers for people.
+/// Returns the form of human-readable answers.
 pub(super) fn medium() -> Medium {
     provided().map_or(Medium::Text, |here| here.medium)
 }
@@ -231,7 +231,7 @@ mod tests {
         std::fs::read(format!("{RECORDINGS}/{name}.pickle.xz")).expect("a recording")
     }
 
-    /// A clock that is a second later each time.
+    /// A clock that advances by a second at every call.
     fn seconds() -> impl Fn() -> Duration + Send + Sync + 'static {
         let calls = AtomicU64::new(0);
         move || Duration::from_secs(calls.fetch_add(1, Ordering::Relaxed))
@@ -260,7 +260,7 @@ mod tests {
         let existing = format!("{RECORDINGS}/deep_mlp.default.pickle.xz");
         let (outcome, written) = run(provided(), &["verify", &existing]);
         assert!(outcome == Outcome::CouldNotRun && text(&written.error).contains("cannot be read"), "{}", text(&written.error));
-        // Afterwards, the machine's files are there again.
+        // Afterwards, the machine's files are used again.
         assert!(super::super::files::is_file(Path::new(&existing)) && !are_provided());
     }
 

@@ -260,7 +260,7 @@ impl Memo {
     #[inline]
     pub(crate) fn put(&mut self, index: u64, value: Value) {
         let next = self.dense.len() as u64;
-        // A number that is cut to the width of addresses would be that of a different slot.
+        // A number truncated to the width of an address would be the number of a different slot.
         match usize::try_from(index).ok().and_then(|index| self.dense.get_mut(index)) {
             Some(slot) => {
                 *slot = value;

@@ -247,7 +247,7 @@ pub(crate) enum Dict<'h> {
     Loose(&'h [(Value, Value)]),
 }
 
-/// Returns an empty vector with this capacity, or without it where so much memory cannot be had: the vector may need less.
+/// Returns an empty vector with this capacity, or with none if that much memory is not available: the vector may need less.
 pub(crate) fn with_room<T>(capacity: usize) -> Vec<T> {
     let mut vector = Vec::new();
     let _ = vector.try_reserve_exact(capacity);
