@@ -73,6 +73,6 @@ async function measure(url, input, file, isDone) {
 for (const snapshot of snapshots.map((file) => resolve(file))) {
   console.log(`${basename(snapshot)}, ${(statSync(snapshot).size / 1e6).toFixed(0)} MB`);
   console.log(`  diagnosis here:         ${await measure(pathToFileURL(resolve(page)).href, "#files", snapshot, () => document.querySelector(".answer p") !== null)}`);
-  console.log(`  timeline of MemoryViz:  ${await measure(`http://127.0.0.1:${server.address().port}/`, "input[type=file]", snapshot, () => document.querySelectorAll("svg polygon, svg path").length > 20)}`);
+  console.log(`  timeline of MemoryViz:  ${await measure(`http://localhost:${server.address().port}/`, "input[type=file]", snapshot, () => document.querySelectorAll("svg polygon, svg path").length > 20)}`);
 }
 server.close();

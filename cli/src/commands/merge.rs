@@ -9,13 +9,12 @@ use clap::Parser;
 use parkade_research::study::sweep::{Plan, Row};
 
 use super::sweep::rows::{Finished, Overlap};
-use crate::Outcome;
 use crate::commands::sweep::rows::{self, Contents, Header, Shard};
 use crate::commands::sweep::show::{self, Shown};
 use crate::terminal::answer::Answer;
 use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};
-use crate::terminal::runner::{Command, Form, Lines};
+use crate::terminal::runner::{Command, Form, Lines, Outcome};
 
 /// Merge the parts of a sweep.
 ///
