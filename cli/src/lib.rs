@@ -39,7 +39,7 @@ use each::run_each;
 pub use in_process::all_printed as answer;
 pub use terminal::runner::Outcome;
 use terminal::runner::{self, run};
-use terminal::surroundings::are_provided;
+use terminal::surroundings::{Surroundings, Written, are_provided};
 use terminal::{memory_options, output};
 
 /// Notes that apply to all commands.
@@ -215,6 +215,12 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
         #[cfg(feature = "native")]
         Command::Man(args) => run(&args.of(Cli::command())),
     }
+}
+
+/// Runs the command that these arguments name within surroundings that the caller provides, and returns how it ended and what it wrote. See
+/// [`Surroundings::within`].
+pub fn run_within(surroundings: Surroundings, arguments: &[OsString]) -> (Outcome, Written) {
+    surroundings.within(|| run_command(arguments))
 }
 
 /// If it cannot be registered, an abort ends the process by its signal, as in any program.

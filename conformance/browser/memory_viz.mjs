@@ -34,7 +34,7 @@ const server = createServer((request, response) => {
   const [type, body] = files[request.url] ?? ["text/plain", ""];
   response.writeHead(200, { "content-type": type }).end(body);
 });
-await new Promise((done) => server.listen(0, "127.0.0.1", done));
+await new Promise((done) => server.listen(0, "localhost", done));
 
 /** The largest memory of a renderer of this browser, in bytes. */
 function peakBytes(marker) {

@@ -78,7 +78,7 @@ function serve(root) {
       response.writeHead(404).end();
     }
   });
-  return new Promise((done) => server.listen(0, "127.0.0.1", () => done({ url: `http://localhost:${server.address().port}/`, requests, close: () => server.close() })));
+  return new Promise((done) => server.listen(0, "localhost", () => done({ url: `http://localhost:${server.address().port}/`, requests, close: () => server.close() })));
 }
 
 /** Opens the page, and collects what the browser reports and what is requested. */

@@ -57,7 +57,7 @@ pub extern "C" fn run(is_html: bool) -> i32 {
     let surroundings = FILES.with_borrow(|files| {
         files.iter().fold(surroundings, |surroundings, (path, file)| surroundings.with_file(path, file.clone()))
     });
-    let (outcome, written) = surroundings.run(&arguments);
+    let (outcome, written) = parkade_cli::run_within(surroundings, &arguments);
     ANSWER.set([written.output, written.error]);
     outcome as i32
 }

@@ -7,7 +7,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +15,6 @@ use std::time::Duration;
 use rayon::ThreadPoolBuilder;
 
 use super::progress::{Watch, watched};
-use super::runner::Outcome;
 
 thread_local! {
     static PROVIDED: RefCell<Option<Arc<Surroundings>>> = const { RefCell::new(None) };
@@ -143,10 +141,9 @@ impl Surroundings {
         self
     }
 
-    /// Runs a command within these surroundings. The first argument is the program's name. From then on, rayon runs the calling thread's work
-    /// on that thread.
-    pub fn run(self, arguments: &[OsString]) -> (Outcome, Written) {
-        /// Restores the machine's surroundings, even if the command unwinds.
+    /// Does work within these surroundings, and returns what it wrote. From then on, rayon runs the calling thread's work on that thread.
+    pub fn within<T>(self, work: impl FnOnce() -> T) -> (T, Written) {
+        /// Restores the machine's surroundings, even if the work unwinds.
         struct Left;
         impl Drop for Left {
             fn drop(&mut self) {
@@ -159,9 +156,9 @@ impl Surroundings {
         let here = Arc::new(self);
         PROVIDED.set(Some(Arc::clone(&here)));
         let _left = Left;
-        let outcome = watched(&watch, || crate::run_command(arguments));
+        let done = watched(&watch, work);
         let written = std::mem::take(&mut here.state().written);
-        (outcome, written)
+        (done, written)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -220,10 +217,12 @@ pub(crate) fn are_provided() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::thread;
 
     use super::*;
+    use crate::terminal::runner::Outcome;
 
     const RECORDINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings");
 
@@ -243,7 +242,7 @@ mod tests {
 
     fn run(surroundings: Surroundings, arguments: &[&str]) -> (Outcome, Written) {
         let arguments: Vec<OsString> = ["parkade"].iter().chain(arguments).map(OsString::from).collect();
-        surroundings.run(&arguments)
+        crate::run_within(surroundings, &arguments)
     }
 
     fn text(bytes: &[u8]) -> &str {
