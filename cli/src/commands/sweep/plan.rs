@@ -664,7 +664,7 @@ mod tests {
     }
 
     fn workload_of_file(path: &Path) -> Result<Vec<Found>> {
-        super::workload(path.as_os_str())
+        workload(path.as_os_str())
     }
 
     #[test]
