@@ -125,10 +125,18 @@ impl Reference {
             let is_expandable = wanted.is_expandable && self.rules.borrows_expandable;
             let lent = Wanted { pool: id, is_expandable, ..*wanted };
             let found = self.search(&lent);
+            if let Some(address) = found {
+                self.block_mut(address).state = State::Free;
+            }
             self.end_pool(id)?;
             self.release_pool(id)?;
             if let Some(address) = found {
-                return Ok(Some((address, lent)));
+                // The end of the routing may have freed a neighbour, with which the block then coalesced.
+                let mut blocks = self.segment_at_mut(address).blocks.iter_mut();
+                let holds = |block: &&mut Block| (block.address..block.address + block.size).contains(&address);
+                let block = blocks.find(holds).expect("every address in use has a block");
+                block.state = State::Taken;
+                return Ok(Some((block.address, lent)));
             }
         }
         Ok(None)
