@@ -116,7 +116,7 @@ impl Paired {
             self.page(pool);
             self.stamp(pool);
         }
-        for missing in [size.next_multiple_of(2 * MIB), remainder.max(2 * MIB)] {
+        for missing in [size.checked_next_multiple_of(2 * MIB).unwrap_or(2 * MIB), remainder.max(2 * MIB)] {
             self.handle(heap, request, Bytes(missing));
         }
         self.takes_high_end(request);
