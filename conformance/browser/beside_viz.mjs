@@ -201,7 +201,7 @@ async function react(file) {
 }
 
 const server = await serve();
-const url = `http://127.0.0.1:${server.address().port}/`;
+const url = `http://localhost:${server.address().port}/`;
 let isReached = true;
 for (const file of given.map((name) => resolve(name))) isReached = (file.endsWith(".html") ? await react(file) : await compare(file, url)) && isReached;
 server.close();
