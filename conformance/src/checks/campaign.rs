@@ -393,7 +393,8 @@ fn planned(faults: &[(When, FaultError)], script: &str) -> String {
     format!("# planned failures: {faults:?}\n{script}")
 }
 
-fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
+/// Returns the failure of a run with planned failures.
+pub(super) fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
     match stopped {
         Stopped::Unable(unable) => unable.into(),
         Stopped::Broken(broken, script) => {

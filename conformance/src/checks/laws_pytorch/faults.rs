@@ -17,7 +17,7 @@ use proptest::strategy::{Strategy, ValueTree};
 
 use super::programs::that_fail;
 use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, TestDevice, WitnessedDevice};
-use crate::checks::campaign::{self, Subject};
+use crate::checks::campaign::{self, Subject, trouble};
 use crate::law::{Broken, Law, ensure};
 use crate::program::draw::careful;
 use crate::program::player::Outcome;
@@ -164,16 +164,6 @@ fn fail_each(
         return Err(Trouble::fail(format!("no program makes a driver call that could fail: {call:?}")));
     }
     Ok(Evidence { measured: format!("{failures} failures in {count} programs"), operations, text: String::new() })
-}
-
-fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
-    match stopped {
-        Stopped::Unable(unable) => unable.into(),
-        Stopped::Broken(broken, script) => {
-            let planned = format!("# planned failures: {faults:?}\n{script}");
-            Trouble::Fail { reason: format!("{faults:?}: {broken}"), script: Some(planned) }
-        }
-    }
 }
 
 /// Sizes whose requests take a new range from the device.
