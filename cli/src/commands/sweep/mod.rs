@@ -89,6 +89,7 @@ impl Command for Args {
         match found {
             Found::Batches(found) if !found.is_any() => Outcome::CheckFailed,
             Found::Whole(finished) if !finished.about_faults().is_empty() => Outcome::CheckFailed,
+            Found::Part(rows) if rows.iter().any(|row| row.is_fault) => Outcome::CheckFailed,
             _ => Outcome::Good,
         }
     }
@@ -106,6 +107,11 @@ impl Command for Args {
             Found::Part(rows) => {
                 let (path, count) = (self.path(), output::count(rows.len() as u64, "row"));
                 answer.paragraph(format!("part {}: {count} in {path}; parkade merge joins the parts", self.shard));
+                let faults = rows.iter().filter(|row| row.is_fault).count() as u64;
+                if faults > 0 {
+                    let runs = output::count(faults, "run");
+                    answer.paragraph(format!("{runs} ended with a fault; parkade merge names the policies"));
+                }
                 answer.paragraphs(rows::lines_about_builds(rows, &Overlap::default()));
             }
         }
@@ -362,6 +368,7 @@ mod tests {
             "{text}"
         );
         let Found::Whole(finished) = &found else { panic!("a whole sweep") };
+        assert_eq!(args.outcome(&Found::Part(finished.rows.clone())), Outcome::CheckFailed);
         let tables = args.shown.tables(finished);
         let rows: Vec<&str> = tables.lines().filter(|line| line.starts_with("| best-fit-remap |")).collect();
         assert!(

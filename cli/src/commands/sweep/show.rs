@@ -155,7 +155,9 @@ impl Shown {
             answer.headline(Tone::Plain, grids::verdict(finished));
         } else {
             faults.into_iter().for_each(|line| answer.headline(Tone::Bad, line));
-            answer.paragraph(grids::verdict(finished));
+            if finished.summary.policies.iter().any(|policy| policy.ratio.is_some()) {
+                answer.paragraph(grids::verdict(finished));
+            }
         }
         grids::best_rows(finished).into_iter().for_each(|(label, text)| answer.row(label, text));
         answer.gap();
