@@ -9,6 +9,7 @@ use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
+use parkade::stats::Family;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockId, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimOptions};
@@ -712,7 +713,41 @@ impl parkade::policy::Wrapper for Remapping {
     }
 }
 
-/// Tests what can happen during a request: a callback frees memory and the policy is asked again, or pages move to the
+/// PyTorch's rules, except that the policy takes parts of other streams' blocks, and that it refuses to split a block when
+/// it is asked for the first time, but not afterwards.
+#[derive(Debug)]
+struct Wavering(PyTorch, Rc<Cell<u64>>);
+
+impl parkade::policy::Wrapper for Wavering {
+    type Inner = PyTorch;
+
+    fn inner(&self) -> &PyTorch {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.0
+    }
+
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        self.1.update(|questions| questions + 1);
+        self.1.get() > 1
+    }
+
+    fn ladder(&self) -> &'static [Rung] {
+        &[Rung::Own, Rung::Grow]
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, turn: u32) -> Relief {
+        let mut elsewhere = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
+        match elsewhere.next() {
+            Some(block) if turn == 0 => Relief::TransferPart { block: block.id },
+            _ => Relief::Done,
+        }
+    }
+}
+
+/// Tests what can happen during a request: a callback frees memory and the policy is asked again, or memory moves to the
 /// request.
 ///
 /// The device calls show what was requested: the size of the segment, and how many pages were created, mapped, unmapped
@@ -725,6 +760,7 @@ pub(crate) fn check_on_the_way(_: &Draws) -> Outcome {
             cases += 1;
         }
     }
+    whole_block_of_another_stream()?;
     for free in (1..=MOST).flat_map(|first| (0..=MOST).map(move |second| [first, second])) {
         for wanted in 1..=2 * MOST {
             remapped_pages(free, wanted)?;
@@ -753,6 +789,26 @@ fn searched_again(answers: &[bool]) -> Result<(), Broken> {
                  {expected}"
         )
     })?;
+    core.free(held).map_err(failed)
+}
+
+/// A block of another stream that the policy refuses to split is handed out whole: the policy is not asked again.
+fn whole_block_of_another_stream() -> Result<(), Broken> {
+    let asked = Rc::new(Cell::new(0));
+    let policy = Box::new(Wavering(PyTorch::new(Settings::default()), Rc::clone(&asked)));
+    let mut core = AnyKeptCore::new(Kept::new(SimOptions::new(Bytes(200 * MIB))), policy, Vec::new());
+    let lender = core.allocate(Bytes(30 * MIB), StreamId(1)).map_err(failed)?;
+    core.free(lender).map_err(failed)?;
+    asked.set(0);
+    let held = core.allocate(Bytes(12 * MIB), StreamId(2)).map_err(failed)?;
+    let (active, questions) = (core.stats().family(Family::ActiveBytes).all.current, asked.get());
+    ensure(Law::Answers, (active, questions) == (30 << 20, 1), || {
+        format!(
+            "a policy that refused to split a block of 30 MiB of another stream was asked {questions} times, and {active} bytes \
+             are active"
+        )
+    })?;
+    core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     core.free(held).map_err(failed)
 }
 
