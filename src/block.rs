@@ -78,6 +78,9 @@ impl Marks {
     pub(crate) const EXPANDABLE: Marks = Marks(1);
     /// Streams other than the block's own were recorded on it.
     const USES: Marks = Marks(2);
+    /// The policy decided that the block does not coalesce with the free block before it. Stale while one of the two is
+    /// not free.
+    const APART: Marks = Marks(4);
 }
 
 const _: () = assert!(size_of::<Block>() == 64);
@@ -123,6 +126,18 @@ impl Block {
     #[inline]
     pub(crate) fn is_expandable(&self) -> bool {
         self.marks.0 & Marks::EXPANDABLE.0 != 0
+    }
+
+    /// Whether the policy has kept the block apart from the free block before it; stale while one of them is not free.
+    #[inline]
+    pub(crate) fn is_kept_apart(&self) -> bool {
+        self.marks.0 & Marks::APART.0 != 0
+    }
+
+    /// Changes [`Block::is_kept_apart`].
+    pub(crate) fn set_kept_apart(&mut self, is_apart: bool) {
+        let others = self.marks.0 & !Marks::APART.0;
+        self.marks = Marks(if is_apart { others | Marks::APART.0 } else { others });
     }
 
     /// The block's order among free blocks of its size, by rank and address, as one number, which can be compared

@@ -7,6 +7,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
+use crate::allocator::Allocation;
 use crate::device::BackendError;
 use crate::device_ranges::WrongAnswer;
 use crate::heap::PoolError;
@@ -135,10 +136,11 @@ impl From<PolicyFault> for AllocError {
 }
 
 /// The reason why an allocation could not be freed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub enum FreeError {
-    /// A different allocator made the allocation, or restoring a pool took its block back. Nothing has changed.
-    NotAllocated,
+    /// A different allocator made the allocation, or restoring a pool took its block back. Nothing has changed, and the
+    /// caller gets the allocation back.
+    NotAllocated(Allocation),
     /// The block was freed, but an event could not be recorded. The block stays pending, and the next request tries
     /// again.
     Device(BackendError),
@@ -147,7 +149,7 @@ pub enum FreeError {
 impl fmt::Display for FreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FreeError::NotAllocated => f.write_str(
+            FreeError::NotAllocated(_) => f.write_str(
                 "the allocation does not belong to this allocator, or no longer does: only the allocator that made it can free it",
             ),
             FreeError::Device(error) => write!(f, "the block stays pending: {error}"),

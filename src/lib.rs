@@ -42,4 +42,6 @@ pub use block::BlockId;
 pub use checkpoint::{CheckpointError, PoolCheckpoint};
 pub use device_ranges::{AnswerProblem, WrongAnswer};
 pub use error::{AllocError, FreeError};
-pub use heap::{BlockView, GrowthView, HandleView, Heap, PartlyFreeView, PoolError, PoolFilter, PoolSlot};
+pub use heap::{
+    BlockView, FreePair, GrowthView, HandleView, Heap, LiveBlock, Neighbour, PartlyFreeView, PoolError, PoolFilter, PoolSlot,
+};

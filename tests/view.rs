@@ -111,13 +111,14 @@ fn one_private_pool_alone() {
 #[test]
 fn what_errors_say() {
     let device = BackendError::Driver { call: "cudaFree", code: 700 };
+    let foreign = core(Settings::default()).allocate(Bytes(1), StreamId::DEFAULT).expect("room");
     let texts = [
         (AllocError::ZeroSize.to_string(), "0 bytes"),
         (AllocError::TooLarge { requested: Bytes::MAX }.to_string(), "more than 1EB"),
         (AllocError::Rejected { requested: Bytes(512) }.to_string(), "512"),
         (AllocError::Device(device).to_string(), "cudaFree"),
         (AllocError::TooManyStreams.to_string(), "65535 streams"),
-        (FreeError::NotAllocated.to_string(), "does not belong"),
+        (FreeError::NotAllocated(foreign).to_string(), "does not belong"),
         (FreeError::Device(device).to_string(), "stays pending"),
     ];
     for (text, part) in texts {

@@ -9,7 +9,7 @@ use parkade_conformance::checks::laws_any_policy::check;
 use parkade_conformance::suite::Effort;
 
 /// Takes the free block that fits best, or a new segment of the request's size.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Tightest {
     overlooks: bool,
     requests: u64,

@@ -14,7 +14,7 @@ pub enum Law {
     /// In each statistic, allocated minus freed equals current, the peak is at least current, and the pools add up to
     /// the total.
     Counters,
-    /// No two adjacent free blocks remain that could coalesce.
+    /// No two adjacent free blocks remain that should have coalesced.
     Coalescing,
     /// No memory is reused before the events of the streams that used it have completed.
     NoEarlyReuse,

@@ -16,6 +16,7 @@ const LARGE: Bytes = Bytes::mib(16);
 const SHARED: Bytes = Bytes::mib(32);
 
 /// The policy has no state: everything it needs is in the heap.
+#[derive(Clone)]
 struct FillFirst;
 
 impl FillFirst {

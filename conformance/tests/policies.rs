@@ -1,16 +1,19 @@
 //! Tests of the policy laws: the tutorials show the code that is tested, every policy in the catalogue has entries, and
 //! random programs find seeded mistakes.
 
+use std::cell::Cell;
 use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
-use parkade::{BlockId, Heap};
+use parkade::{BlockId, Heap, LiveBlock};
 use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::checks::laws_any_policy::{Share, check};
 use parkade_conformance::checks::{entries, laws_any_policy};
 use parkade_conformance::suite;
-use parkade_conformance::suite::Effort;
+use parkade_conformance::suite::{Effort, Status};
 use parkade_policies::{BESIDE, CATALOGUE};
 use parkade_research::study::{RunOptions, smallest_capacity};
 use parkade_research::workload::{Event, Workload};
@@ -155,4 +158,96 @@ fn mistakes_are_found_and_the_law_is_named() {
         let shown = report.rows.iter().any(|row| row.script.as_ref().is_some_and(|script| script.contains("alloc ")));
         assert!(shown, "the shortest program is shown: {report}");
     }
+}
+
+/// Where a policy keeps the number of frees of which it has learned. Every other one changes which block it chooses.
+enum Memory {
+    /// In the policy.
+    Own(u64),
+    /// In the policy, but a clone begins anew.
+    Forgotten(u64),
+    /// In a value that a clone shares with its original.
+    Shared(Rc<Cell<u64>>),
+    /// In a value that all policies of the process share.
+    Global,
+}
+
+static FREES: AtomicU64 = AtomicU64::new(0);
+
+impl Clone for Memory {
+    fn clone(&self) -> Memory {
+        match self {
+            Memory::Own(frees) => Memory::Own(*frees),
+            Memory::Forgotten(_) => Memory::Forgotten(0),
+            Memory::Shared(frees) => Memory::Shared(Rc::clone(frees)),
+            Memory::Global => Memory::Global,
+        }
+    }
+}
+
+impl Memory {
+    fn frees(&self) -> u64 {
+        match self {
+            Memory::Own(frees) | Memory::Forgotten(frees) => *frees,
+            Memory::Shared(frees) => frees.get(),
+            Memory::Global => FREES.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A policy with state: it takes the smallest block after an even number of frees, and the largest after an odd one.
+#[derive(Clone)]
+struct Alternating(Memory);
+
+impl Policy for Alternating {
+    fn name(&self) -> &'static str {
+        "alternating"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(512))
+    }
+
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        let found = if self.0.frees().is_multiple_of(2) {
+            heap.first_at_least(request.pool, request.stream, request.size)
+        } else {
+            heap.largest(request.pool, request.stream).filter(|block| block.size >= request.size)
+        };
+        found.map_or(Placement::Segment(request.size.max(Bytes::mib(2))), |block| Placement::Reuse(block.id))
+    }
+
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn freed(&mut self, _: &Heap, _: LiveBlock<'_>) {
+        match &mut self.0 {
+            Memory::Own(frees) | Memory::Forgotten(frees) => *frees += 1,
+            Memory::Shared(frees) => frees.set(frees.get() + 1),
+            Memory::Global => {
+                FREES.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The names of the entries that fail.
+fn failures(make: fn() -> Memory) -> Vec<String> {
+    let (Ok(report) | Err(report)) = check(move || Alternating(make()), &Effort::new(40, 0));
+    report.rows.iter().filter(|row| row.status == Status::Fail).map(|row| row.name.clone()).collect()
+}
+
+#[test]
+fn state_outside_of_a_policy_is_found() {
+    let name = |what: &str| format!("law/policy/alternating/{what}");
+    assert_eq!(failures(|| Memory::Own(0)), [""; 0], "its state is its own");
+    assert_eq!(failures(|| Memory::Forgotten(0)), [name("clones")]);
+    assert_eq!(failures(|| Memory::Shared(Rc::default())), [name("clones")]);
+    let global = failures(|| Memory::Global);
+    assert!(global.contains(&name("determinism")) && global.contains(&name("clones")), "{global:?}");
 }

@@ -165,7 +165,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         let Some(allocation) = taken else { return Err(self.problem(address).into()) };
         match self.allocator.free(allocation) {
             Ok(()) => Ok(()),
-            Err(FreeError::NotAllocated) => Err(self.problem(address).into()),
+            Err(FreeError::NotAllocated(_)) => Err(self.problem(address).into()),
             Err(FreeError::Device(error)) => Err(Box::new(Error::Pending(error))),
         }
     }
@@ -338,7 +338,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Inside<'_, D, P, O> {
         let Some(allocation) = in_shared(self.table, |table| table.take(address)) else { return Err(unknown) };
         match self.allocator.free(allocation) {
             Ok(()) => Ok(()),
-            Err(FreeError::NotAllocated) => Err(unknown),
+            Err(FreeError::NotAllocated(_)) => Err(unknown),
             Err(FreeError::Device(error)) => Err(Error::Pending(error)),
         }
     }

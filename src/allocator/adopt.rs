@@ -177,7 +177,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             places.push(self.heap.append(last, block.size.0));
         }
         let adopted = places.iter().zip(&segment.blocks);
-        Ok(adopted.filter_map(|(&index, block)| self.adopt_block(index, block, pool)).collect())
+        let allocations: Vec<Allocation> = adopted.filter_map(|(&index, block)| self.adopt_block(index, block, pool)).collect();
+        allocations.iter().for_each(|allocation| self.note_allocated(allocation));
+        Ok(allocations)
     }
 
     fn adopt_whole(&mut self, pool: PoolSlot, total: Bytes) {

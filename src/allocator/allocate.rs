@@ -8,7 +8,7 @@ use super::{Allocation, Allocator};
 use crate::block::{BlockId, BlockState};
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
-use crate::heap::{BlockView, PoolSlot};
+use crate::heap::{BlockView, LiveBlock, PoolSlot};
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::trace::{Observer, TraceAction};
 use crate::units::{Bytes, DeviceAddress, StreamId};
@@ -65,7 +65,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             Placement::Reuse(id) => {
                 let index = self.check_choice(id, &request, stream_slot)?;
                 let take = self.part_for(index, &request);
-                Ok(self.hand_out(index, &request, take))
+                let allocation = self.hand_out(index, &request, take);
+                self.note_allocated(&allocation);
+                Ok(allocation)
             }
             // Copy the request here, so that the other arm can keep it in registers.
             Placement::Segment(segment) => self.obtain(Request { requested, ..request }, stream_slot, segment),
@@ -131,6 +133,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         } else {
             Take::LowEnd
         }
+    }
+
+    /// Tells the policy that the program gets the allocation.
+    #[inline(always)]
+    pub(super) fn note_allocated(&mut self, allocation: &Allocation) {
+        self.policy.allocated(&self.heap, LiveBlock::new(&self.heap, allocation.id().index));
     }
 
     /// Hands out a free block, or one end of it; the rest stays free (spec 3.2).
@@ -211,6 +219,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if let Some(front) = front {
             self.give_back(front.id().index)?;
         }
+        self.note_allocated(&allocation);
         Ok(Some(allocation))
     }
 }

@@ -67,12 +67,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         Fit { heap: &self.heap, pool_number, takes_grown: self.profile.restores_grown_segments }.check(checkpoint)?;
         let freed = self.take_back(pool_number)?;
+        self.coalesce_all(Some(pool_number));
         let mut allocations = Vec::new();
         let starts = self.heap.free_starts(pool_number);
         for segment in &checkpoint.segments {
             let start = starts.get(&segment.address.0).ok_or(CheckpointError::SegmentMissing(segment.address))?;
             self.restore_segment(*start, segment, &mut allocations)?;
         }
+        allocations.iter().for_each(|allocation| self.note_allocated(allocation));
         Ok(Restored { freed, allocations })
     }
 
@@ -98,6 +100,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             while let Some(block) = self.heap.arena.get(index) {
                 if block.state == BlockState::Allocated {
                     freed.push(DeviceAddress(block.address));
+                    self.note_freed(index);
                     // The caller still has the old id.
                     self.heap.arena.rename(index);
                     outcome = outcome.and(self.give_back(index));

@@ -180,7 +180,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.map_pages(Pages { address, page, count }, memory, base)?;
         self.heap.map_front(index, bytes);
         self.heap.note_handles(address, &handles);
-        self.heap.put_back(index, self.policy.stamp(pool), |_| {});
+        // The request needs one block.
+        self.heap.put_back(index, self.policy.stamp(pool), |_| true, |_| {});
         self.count_reserved(pool, bytes as i64);
         self.stats.num_device_alloc += 1;
         self.tell(TraceAction::SegmentMap, index, address, bytes);

@@ -10,7 +10,7 @@ use super::{Allocation, Allocator};
 use crate::block::BlockState;
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::{AllocError, FreeError};
-use crate::heap::PoolSlot;
+use crate::heap::{FreePair, LiveBlock, PoolSlot};
 use crate::policy::Policy;
 use crate::trace::{Observer, TraceAction};
 use crate::units::{Bytes, PoolId, StreamId};
@@ -30,12 +30,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// them so far is done.
     ///
     /// # Errors
-    /// [`FreeError::NotAllocated`] for a different allocator's allocation; [`FreeError::Device`] if an event could not
-    /// be recorded, in which case the block stays pending and the next request tries again.
+    /// [`FreeError::NotAllocated`] for a different allocator's allocation, which the error returns; [`FreeError::Device`]
+    /// if an event could not be recorded, in which case the block stays pending and the next request tries again.
     #[inline(always)]
     pub fn free(&mut self, allocation: Allocation) -> Result<(), FreeError> {
-        let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
+        let Some(index) = self.resolve(&allocation) else { return Err(FreeError::NotAllocated(allocation)) };
+        self.note_freed(index);
         self.give_back(index).map_err(FreeError::Device)
+    }
+
+    /// Tells the policy that the program frees a block.
+    #[inline(always)]
+    pub(super) fn note_freed(&mut self, index: u32) {
+        self.policy.freed(&self.heap, LiveBlock::new(&self.heap, index));
     }
 
     /// Frees an allocated block (spec 3.3). After an error, it stays pending.
@@ -258,8 +265,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let (address, requested, pool) = (block.address, block.requested, PoolSlot(block.pool));
         let is_expandable = block.is_expandable();
         self.tell(TraceAction::FreeCompleted, index, address, requested);
-        let stats = &mut self.stats;
-        self.heap.put_back(index, self.policy.stamp(pool), |merged| {
+        let Allocator { heap, policy, stats, .. } = self;
+        let joins = |pair: &FreePair| policy.coalesces(pair);
+        heap.put_back(index, policy.stamp(pool), joins, |merged| {
             if !is_expandable {
                 stats.change_splits(pool.class(), merged.splits, merged.bytes);
             }

@@ -43,7 +43,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ///
     /// # Errors
     /// The first violation found: blocks that do not tile their segment, overlapping segments, adjacent free blocks
-    /// that should have coalesced, a free index that differs from the free blocks in order, events that do not match
+    /// that should have coalesced (unless the policy kept them apart), a free index that differs from the free blocks in order, events that do not match
     /// their blocks, a statistic that is not the sum over the blocks, or a peak below its current value.
     pub fn check(&self) -> Result<(), Violation> {
         let arena = &self.heap().arena;
@@ -87,8 +87,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 format!("the private block at {at:#x} is allocated, but the heap counts it as never handed out")
             })?;
             let both = |state| block.state == state && arena.get(previous).is_some_and(|before| before.state == state);
-            ensure(!both(BlockState::Free) || !self.heap().may_merge(previous, index), || {
-                format!("the block at {at:#x} and the one before it are both free")
+            let may_be_apart = block.is_kept_apart() && self.heap().keeps_apart();
+            ensure(!both(BlockState::Free) || !self.heap().may_merge(previous, index) || may_be_apart, || {
+                format!("the block at {at:#x} and the one before it are both free, but the policy did not keep them apart")
             })?;
             ensure(!both(BlockState::Unmapped), || format!("the block at {at:#x} and the one before it are both unmapped"))?;
             ensure(block.is_expandable() == first.is_expandable(), || {

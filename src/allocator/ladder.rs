@@ -46,6 +46,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let allocation = self.hand_out(index, &request, take);
         // A rung may have counted the block as a free part of its segment without raising the peaks.
         self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
+        self.note_allocated(&allocation);
         Ok(allocation)
     }
 
@@ -139,6 +140,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Releases everything that can be released, and forgets empty private pools without uses (spec 2.10).
     pub(super) fn release_all(&mut self) -> Result<(), AllocError> {
+        self.coalesce_idle_segments();
         let blocks = self.policy.releasable(&self.heap);
         self.check_release(&blocks)?;
         self.release_segments(&blocks)?;

@@ -108,6 +108,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         self.synchronize_pool(pool_number)?;
         self.heap.private_pools().check_uses(pool_number)?;
+        self.coalesce_idle_segments();
         let blocks = self.heap.releasable_of(pool_number);
         self.release_segments(&blocks)?;
         self.forget_if_empty(pool_number)

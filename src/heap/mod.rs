@@ -8,6 +8,7 @@
 //! Each stream that a heap knows has a 16-bit slot, which blocks store instead of the handle.
 
 mod expandable;
+mod live;
 mod own;
 mod pools;
 mod streams;
@@ -22,6 +23,7 @@ use crate::index::FreeIndex;
 use crate::profile::{Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 pub(crate) use expandable::{GrowsFrom, LENDABLE};
+pub use live::{LiveBlock, Neighbour};
 pub(crate) use own::handles::whole_pages;
 pub use own::handles::{GrowthView, HandleView, PartlyFreeView};
 use own::state::OwnState;
@@ -29,7 +31,7 @@ use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
 use streams::Streams;
 pub(crate) use streams::TooManyStreams;
-pub use view::BlockView;
+pub use view::{BlockView, FreePair};
 
 /// One of a pool's two collections, small or large, as an index into the heap's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -295,18 +297,28 @@ impl Coalesced {
 }
 
 impl Heap {
-    /// Adds a block to the free index, coalesced with its free neighbours (spec 3.4). The block keeps its slot,
-    /// regardless of which neighbours it absorbs. `count` receives the change in the number of inactive parts.
+    /// Adds a block to the free index, coalesced with those of its free neighbours that it `joins` (spec 3.4). The
+    /// block keeps its slot, regardless of which neighbours it absorbs. `count` receives the change in the number of
+    /// inactive parts.
     #[inline(always)]
-    pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
+    pub(crate) fn put_back(&mut self, index: u32, stamp: u64, joins: impl Fn(&FreePair) -> bool, count: impl FnOnce(Coalesced)) {
         let (slots, vacant) = self.arena.parts_mut();
         let Block { pool, stream, mut prev, mut next, mut address, mut size, .. } = *slots.at(index);
-        let Some(free) = self.free[usize::from(pool)].of_mut(stream).filter(|_| !self.own.mixes_streams) else {
-            return count(self.put_back_slowly(index, stamp));
+        let Some(free) = self.free[usize::from(pool)].of_mut(stream).filter(|_| !self.own.coalesces_slowly) else {
+            return count(self.put_back_slowly(index, stamp, &joins));
+        };
+        let pair = |address, low, high| FreePair {
+            pool: PoolSlot(pool),
+            address: DeviceAddress(address),
+            low: Bytes(low),
+            high: Bytes(high),
         };
         let (mut absorbed, own_size) = (0, size);
-        // The neighbours belong to the same pool and stream.
+        // The neighbours belong to the same pool and stream. So far, no two adjacent blocks are free.
         if let Some(before) = slots.linked(prev).filter(|block| block.state == BlockState::Free) {
+            if !joins(&pair(before.address, before.size, size)) {
+                return count(self.put_back_slowly(index, stamp, &joins));
+            }
             let low = prev;
             (prev, address) = (before.prev, before.address);
             size += before.size;
@@ -317,7 +329,8 @@ impl Heap {
                 before.next = index;
             }
         }
-        if let Some(after) = slots.linked(next).filter(|block| block.state == BlockState::Free) {
+        let after = slots.linked(next).filter(|block| block.state == BlockState::Free);
+        if let Some(after) = after.filter(|after| joins(&pair(address, size, after.size))) {
             let high = next;
             next = after.next;
             size += after.size;
@@ -327,6 +340,9 @@ impl Heap {
             if let Some(after) = slots.linked_mut(next) {
                 after.prev = index;
             }
+        } else if after.is_some() {
+            slots.at_mut(next).set_kept_apart(true);
+            self.own.note_kept_apart();
         }
         let block = slots.at_mut(index);
         (block.prev, block.next, block.address, block.size) = (prev, next, address, size);
@@ -337,13 +353,14 @@ impl Heap {
         free.bin_displaced(slots, before);
     }
 
-    /// Does the same if its neighbours may belong to other streams, or if the stream never had a free block in this
-    /// collection.
+    /// Does the same if its neighbours may belong to other streams, if the policy keeps free blocks apart, or if the
+    /// stream never had a free block in this collection.
     #[cold]
     #[inline(never)]
-    fn put_back_slowly(&mut self, index: u32, stamp: u64) -> Coalesced {
+    fn put_back_slowly(&mut self, index: u32, stamp: u64, joins: &dyn Fn(&FreePair) -> bool) -> Coalesced {
         let own_size = self.arena.at(index).size;
-        let absorbed = self.absorb_neighbours(index);
+        let absorbed = self.absorb_neighbours(index, joins);
+        self.mark_apart(index);
         let block = self.arena.at_mut(index);
         block.state = BlockState::Detached;
         let (size, is_split) = (block.size, block.is_split());
@@ -351,16 +368,16 @@ impl Heap {
         Coalesced::of(own_size, absorbed, size, is_split)
     }
 
-    /// Absorbs the free neighbours that belong to the block's stream. Returns how many.
-    fn absorb_neighbours(&mut self, index: u32) -> i64 {
+    /// Absorbs the free neighbours that belong to the block's stream and that it joins. Returns how many.
+    fn absorb_neighbours(&mut self, index: u32, joins: &dyn Fn(&FreePair) -> bool) -> i64 {
         let mut absorbed = 0;
         loop {
             let block = self.arena.at(index);
             let (prev, next) = (block.prev, block.next);
-            if is_free(&self.arena, prev) && self.may_merge(prev, index) {
+            if is_free(&self.arena, prev) && self.may_merge(prev, index) && joins(&self.pair(prev, index)) {
                 self.detach(prev);
                 absorb_before(&mut self.arena, index, prev);
-            } else if is_free(&self.arena, next) && self.may_merge(index, next) {
+            } else if is_free(&self.arena, next) && self.may_merge(index, next) && joins(&self.pair(index, next)) {
                 self.detach(next);
                 absorb_after(&mut self.arena, index, next);
             } else {
@@ -370,7 +387,33 @@ impl Heap {
         }
     }
 
-    /// Whether two neighbours coalesce when both are free.
+    /// Marks a block, and the one after it, as kept apart from the free block before it, if there is one that the
+    /// block did not absorb.
+    fn mark_apart(&mut self, index: u32) {
+        let (prev, next) = (self.arena.at(index).prev, self.arena.at(index).next);
+        let from_before = is_free(&self.arena, prev) && self.may_merge(prev, index);
+        let from_after = is_free(&self.arena, next) && self.may_merge(index, next);
+        self.arena.at_mut(index).set_kept_apart(from_before);
+        if from_after {
+            self.arena.at_mut(next).set_kept_apart(true);
+        }
+        if from_before || from_after {
+            self.own.note_kept_apart();
+        }
+    }
+
+    /// Two neighbours, as the policy sees them when it decides whether they coalesce.
+    fn pair(&self, low: u32, high: u32) -> FreePair {
+        let Block { address, size, pool, .. } = *self.arena.at(low);
+        FreePair {
+            pool: PoolSlot(pool),
+            address: DeviceAddress(address),
+            low: Bytes(size),
+            high: Bytes(self.arena.at(high).size),
+        }
+    }
+
+    /// Whether two neighbours may coalesce when both are free.
     pub(crate) fn may_merge(&self, low: u32, high: u32) -> bool {
         self.arena.at(low).stream == self.arena.at(high).stream
     }

@@ -25,6 +25,19 @@ pub struct BlockView {
     pub stamp: u64,
 }
 
+/// Two adjacent free blocks of one segment and stream ([`Policy::coalesces`](crate::policy::Policy::coalesces)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreePair {
+    /// The collection of both blocks.
+    pub pool: PoolSlot,
+    /// The first byte of the low block.
+    pub address: DeviceAddress,
+    /// The size of the low block.
+    pub low: Bytes,
+    /// The size of the high block, which begins where the low one ends.
+    pub high: Bytes,
+}
+
 impl Heap {
     /// Bytes taken from the device.
     #[must_use]

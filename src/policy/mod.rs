@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::block::BlockId;
-use crate::heap::{Heap, PoolSlot};
+use crate::heap::{FreePair, Heap, LiveBlock, PoolSlot};
 use crate::profile::Profile;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 pub use pytorch::PyTorch;
@@ -178,6 +178,9 @@ pub enum Relief {
         /// The new page size, which must not be 0.
         page: Bytes,
     },
+    /// Coalesce all adjacent free blocks that [`Policy::coalesces`] has kept apart, in every pool. This step alone does
+    /// not serve the request, but the next one may reuse or release the coalesced blocks.
+    Coalesce,
     /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
     Wait,
     /// Take this free block of the request's pool and stream, which an earlier step has freed, as in
@@ -214,7 +217,9 @@ pub enum Attempt {
 with_wrapper! {
 /// The rules of allocation. A policy decides and never acts.
 ///
-/// It must be deterministic: the same sequence of calls gets the same answers, without a clock or randomness.
+/// It must be deterministic: the same sequence of calls gets the same answers, without a clock or randomness. Its state
+/// must be in the policy itself: if an allocator is cloned, the policy is cloned with it, and both continue with the same
+/// answers.
 ///
 /// Five methods are required: a name, [`round`](Policy::round), [`classify`](Policy::classify),
 /// [`place`](Policy::place) and [`splits`](Policy::splits). The methods up to
@@ -323,6 +328,17 @@ pub trait Policy {
         Relief::Done
     }
 
+    /// Whether two adjacent free blocks become one. Asked when a block becomes free or moves to a different stream or
+    /// pool: about the free block before it, then about the one after it, then again about the result while the answer
+    /// is yes. Blocks that were kept apart stay so until a neighbour becomes free, or until [`Relief::Coalesce`].
+    ///
+    /// The allocator does not ask where it needs one block: around new memory in an expandable segment, when a pool is
+    /// restored, and in segments with nothing in use before it releases the cache, because parts of a segment cannot be
+    /// released.
+    fn coalesces(&self, _pair: &FreePair) -> bool {
+        true
+    }
+
     /// Whether the request gets the high end of a block that is split for it, so that the low part stays free. Asked
     /// after [`Policy::place`]. A part that [`Relief::TransferPart`] moves is always the low end.
     fn takes_high_end(&self, _request: &Request) -> bool {
@@ -371,6 +387,19 @@ pub trait Policy {
     fn breaks_for_pools(&self, _heap: &Heap) -> Vec<DeviceAddress> {
         Vec::new()
     }
+
+    /// Learns that the block was handed out to the program. Called once for each [`Allocation`](crate::Allocation), as
+    /// the last step of the request, however many rungs it took; for each block that restoring a pool hands out again,
+    /// after the restore; and for each live block of an adopted segment. Not called for a request that fails.
+    fn allocated(&mut self, _heap: &Heap, _block: LiveBlock<'_>) {}
+
+    /// Learns that the program frees the block. Called once for each block of which the policy learned in
+    /// [`Policy::allocated`], when the program calls [`free`](crate::Allocator::free) or a restore takes the block back,
+    /// and before anything changes: the block is still live. It may become free only later, when its events are complete;
+    /// the policy does not learn about that. Not called when the allocator is dropped.
+    ///
+    /// A free-memory callback may free blocks in the middle of a request.
+    fn freed(&mut self, _heap: &Heap, _block: LiveBlock<'_>) {}
 } not_forwarded {
     /// The policy itself, if it is PyTorch's. A program that has the policy behind a pointer and runs many events can
     /// then use a copy with a concrete type, which is twice as fast. Wrappers do not forward this, because they are

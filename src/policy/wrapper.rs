@@ -4,7 +4,7 @@
 
 /// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and `impl Policy` for every wrapper.
 ///
-/// Methods take `&self` or `&mut self` and return a value. The methods under `not_forwarded` have defaults.
+/// Methods take `&self` or `&mut self`. The methods under `not_forwarded` have defaults.
 ///
 /// There is thus a single list of a policy's methods, for the trait and for everything that forwards them.
 ///
@@ -21,32 +21,32 @@ macro_rules! with_wrapper {
 
     // Sorts the signatures by receiver and drops the default bodies.
     (@sort [$($shared:tt)*] [$($unique:tt)*]
-     $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) -> $answer:ty; $($rest:tt)*) => {
+     $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) $(-> $answer:ty)?; $($rest:tt)*) => {
         with_wrapper! {
-            @sort [$($shared)* fn $name($($arg: $of),*) -> $answer;] [$($unique)*] $($rest)*
+            @sort [$($shared)* fn $name($($arg: $of),*) $(-> $answer)?;] [$($unique)*] $($rest)*
         }
     };
     (@sort [$($shared:tt)*] [$($unique:tt)*]
-     $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) -> $answer:ty { $($default:tt)* } $($rest:tt)*) => {
+     $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) $(-> $answer:ty)? { $($default:tt)* } $($rest:tt)*) => {
         with_wrapper! {
-            @sort [$($shared)* fn $name($($arg: $of),*) -> $answer;] [$($unique)*] $($rest)*
+            @sort [$($shared)* fn $name($($arg: $of),*) $(-> $answer)?;] [$($unique)*] $($rest)*
         }
     };
     (@sort [$($shared:tt)*] [$($unique:tt)*]
-     $(#[$doc:meta])* fn $name:ident(&mut self $(, $arg:ident: $of:ty)*) -> $answer:ty { $($default:tt)* } $($rest:tt)*) => {
+     $(#[$doc:meta])* fn $name:ident(&mut self $(, $arg:ident: $of:ty)*) $(-> $answer:ty)? { $($default:tt)* } $($rest:tt)*) => {
         with_wrapper! {
-            @sort [$($shared)*] [$($unique)* fn $name($($arg: $of),*) -> $answer;] $($rest)*
+            @sort [$($shared)*] [$($unique)* fn $name($($arg: $of),*) $(-> $answer)?;] $($rest)*
         }
     };
     (@sort [$($shared:tt)*] [$($unique:tt)*]
-     $(#[$doc:meta])* fn $name:ident(&mut self $(, $arg:ident: $of:ty)*) -> $answer:ty; $($rest:tt)*) => {
+     $(#[$doc:meta])* fn $name:ident(&mut self $(, $arg:ident: $of:ty)*) $(-> $answer:ty)?; $($rest:tt)*) => {
         with_wrapper! {
-            @sort [$($shared)*] [$($unique)* fn $name($($arg: $of),*) -> $answer;] $($rest)*
+            @sort [$($shared)*] [$($unique)* fn $name($($arg: $of),*) $(-> $answer)?;] $($rest)*
         }
     };
 
-    (@sort [$(fn $shared:ident($($arg:ident: $of:ty),*) -> $answer:ty;)*]
-           [$(fn $unique:ident($($own_arg:ident: $own_of:ty),*) -> $own_answer:ty;)*]) => {
+    (@sort [$(fn $shared:ident($($arg:ident: $of:ty),*) $(-> $answer:ty)?;)*]
+           [$(fn $unique:ident($($own_arg:ident: $own_of:ty),*) $(-> $own_answer:ty)?;)*]) => {
         /// A policy that wraps another policy. By default, it forwards every method to the inner policy. Override a
         /// method to change its answer.
         ///
@@ -64,7 +64,7 @@ macro_rules! with_wrapper {
             $(
                 #[doc = concat!("[`Policy::", stringify!($shared), "`].")]
                 #[inline]
-                fn $shared(&self $(, $arg: $of)*) -> $answer {
+                fn $shared(&self $(, $arg: $of)*) $(-> $answer)? {
                     self.inner().$shared($($arg),*)
                 }
             )*
@@ -72,7 +72,7 @@ macro_rules! with_wrapper {
             $(
                 #[doc = concat!("[`Policy::", stringify!($unique), "`].")]
                 #[inline]
-                fn $unique(&mut self $(, $own_arg: $own_of)*) -> $own_answer {
+                fn $unique(&mut self $(, $own_arg: $own_of)*) $(-> $own_answer)? {
                     self.inner_mut().$unique($($own_arg),*)
                 }
             )*
@@ -81,14 +81,14 @@ macro_rules! with_wrapper {
         impl<W: Wrapper> Policy for W {
             $(
                 #[inline]
-                fn $shared(&self $(, $arg: $of)*) -> $answer {
+                fn $shared(&self $(, $arg: $of)*) $(-> $answer)? {
                     Wrapper::$shared(self $(, $arg)*)
                 }
             )*
 
             $(
                 #[inline]
-                fn $unique(&mut self $(, $own_arg: $own_of)*) -> $own_answer {
+                fn $unique(&mut self $(, $own_arg: $own_of)*) $(-> $own_answer)? {
                     Wrapper::$unique(self $(, $own_arg)*)
                 }
             )*

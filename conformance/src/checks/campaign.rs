@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
+use parkade::trace::TraceEntry;
 use parkade_policies::Named;
 use parkade_sim::{CallName, FaultError, FaultPlan, When};
 use proptest::prelude::any;
@@ -161,26 +162,34 @@ impl Subject {
         Ok(Reached { driver_ns: player.finish()?.driver_ns, ..reached })
     }
 
-    /// Checks that two runs of a program are identical.
-    fn twice(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
-        let run = || -> Result<_, Stopped> {
-            let player = self.play(backend, setup, steps)?;
-            let script = player.script();
-            Ok((player.finish()?, script))
-        };
-        let ((first, script), (second, _)) = (run()?, run()?);
-        if first == second {
-            return Ok(());
+    /// Checks that all runs of a program are identical: one by itself, and then two that take turns, step by step. A policy
+    /// with state outside of itself finds the state of the other run there.
+    fn repeated(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
+        let alone = self.play(backend, setup, steps)?;
+        let script = alone.script();
+        let expected = alone.finish()?;
+        let mut pair = [self.begin(backend, setup)?, self.begin(backend, setup)?];
+        for step in steps {
+            pair.iter_mut().try_for_each(|player| player.play(std::slice::from_ref(step)))?;
         }
-        let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
-        let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
-        let seen = format!(
-            "two runs of the same program differ: first different entries {pair:?}, {} and {} entries in all; if the entries \
-             agree, the statistics differ",
-            first.trace.len(),
-            second.trace.len()
-        );
-        Err(Stopped::Broken(Broken::new(Law::Determinism, seen), script))
+        for player in pair {
+            let run = player.finish()?;
+            let place = (0..run.trace.len().max(expected.trace.len())).find(|&at| run.trace.get(at) != expected.trace.get(at));
+            let seen = match place {
+                Some(place) => {
+                    let [before, now] =
+                        [&expected.trace, &run.trace].map(|trace| trace.get(place).map_or("no entry".to_owned(), entry));
+                    format!("entry {place} of the trace was {before}, and when the program ran again, it was {now}")
+                }
+                None if run == expected => continue,
+                None => {
+                    "the trace is the same when the program runs again, but the statistics or the driver calls differ".to_owned()
+                }
+            };
+            let seen = format!("the same program led to different decisions: {seen}");
+            return Err(Stopped::Broken(Broken::new(Law::Determinism, seen), script));
+        }
+        Ok(())
     }
 }
 
@@ -231,10 +240,16 @@ fn driver_time(driver_ns: u64) -> String {
     if driver_ns == 0 { String::new() } else { format!("; driver {} ms", driver_ns / 1_000_000) }
 }
 
-/// Checks that the same program leads to the same decisions.
+/// Describes an entry of a trace.
+fn entry(entry: &TraceEntry) -> String {
+    let TraceEntry { action, address, size, stream, .. } = *entry;
+    format!("{} of {size} bytes at {address:#x} on stream {stream}", action.name())
+}
+
+/// Checks that the same program leads to the same decisions, also beside a second one.
 pub(super) fn determinism(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     run_cases(&a_part(effort), 0x901d, &careful(EventTiming::Seeded(0), LONGEST), |(setup, steps)| {
-        subject.twice(backend, setup, steps).map(|()| steps.len() as u64)
+        subject.repeated(backend, setup, steps).map(|()| steps.len() as u64)
     })
 }
 

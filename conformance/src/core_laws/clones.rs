@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parkade::checkpoint::PoolCheckpoint;
-use parkade::policy::{Policy, PyTorch};
+use parkade::policy::{Policy, PyTorch, Wrapper};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::snapshot::SegmentInfo;
@@ -14,7 +14,7 @@ use parkade::{Allocation, Allocator, FreeError, PoolFilter, Restored};
 use parkade_sim::{Call, CallName, CallSubject, EventTiming, FaultError, FaultPlan, SimOptions, When};
 use proptest::prelude::*;
 
-use crate::core_laws::devices::{Kept, KeptCore};
+use crate::core_laws::devices::Kept;
 use crate::core_laws::devices::{Paper, PaperCore as Core};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
@@ -187,8 +187,9 @@ fn refused(copied: &mut Copied, strange: Held) -> Result<(), Broken> {
     let Held { allocation, maker } = strange;
     let is_known = copied.core.segment_of(&allocation).is_some();
     copied.core.record_stream(&allocation, StreamId(1));
+    let same = allocation.in_a_clone();
     let answer = copied.core.free(allocation);
-    ensure(Law::Reference, answer == Err(FreeError::NotAllocated) && !is_known, || {
+    ensure(Law::Reference, answer == Err(FreeError::NotAllocated(same)) && !is_known, || {
         format!("allocator {} freed an allocation of allocator {maker}, which it does not hold: {answer:?}", copied.number)
     })
 }
@@ -291,9 +292,95 @@ pub(crate) fn copies(draws: &Draws) -> Outcome {
     })
 }
 
+/// The same for any policy, without what depends on PyTorch's rules: which streams a drop waits for.
+pub(crate) fn copies_of(make: &dyn Fn() -> AnyClonable, draws: &Draws) -> Outcome {
+    let strategy = (any::<u64>(), prop::collection::vec(step(), 1..50), prop::collection::vec(step(), 0..30));
+    run(draws, 361, &strategy, |(seed, before, after)| {
+        let mut side = Side::of(make(), *seed);
+        for step in before {
+            side.act(step)?;
+        }
+        let mut copy = side.copy()?;
+        for (number, step) in after.iter().enumerate() {
+            let [original, clone] = [side.act(step)?, copy.act(step)?];
+            let during = || format!("step {number} after the clone, {step:?}");
+            ensure(Law::Determinism, original == clone, || {
+                format!("the original answers {original:?}, but its clone {clone:?}: the policy's clone has other state")
+            })
+            .and_then(|()| side.same_as(&copy))
+            .map_err(|broken| broken.during(during()))?;
+        }
+        Ok((before.len() + after.len()) as u64)
+    })
+}
+
+/// A policy that can be cloned, and that the programs here can run.
+pub(crate) trait Clonable: Policy + Clone {
+    /// The settings that a program can see.
+    fn shown(&self) -> String {
+        String::new()
+    }
+
+    /// Applies a settings string. Returns the answer as text.
+    fn apply(&mut self, _text: &str) -> String {
+        String::new()
+    }
+}
+
+impl Clonable for PyTorch {
+    fn shown(&self) -> String {
+        format!("{:?}", self.settings)
+    }
+
+    fn apply(&mut self, text: &str) -> String {
+        let dialect = &self.profile().dialect;
+        format!("{:?}", self.settings.apply_as(dialect, text))
+    }
+}
+
+/// Any policy that can be cloned, with its type erased, so that the law is compiled once.
+pub(crate) struct AnyClonable(Box<dyn Erased>);
+
+/// A policy that can be cloned although its type is erased.
+pub(crate) trait Erased: Policy {
+    fn clone_boxed(&self) -> Box<dyn Erased>;
+}
+
+impl<P: Policy + Clone + 'static> Erased for P {
+    fn clone_boxed(&self) -> Box<dyn Erased> {
+        Box::new(self.clone())
+    }
+}
+
+impl AnyClonable {
+    pub(crate) fn new(policy: impl Policy + Clone + 'static) -> AnyClonable {
+        AnyClonable(Box::new(policy))
+    }
+}
+
+impl Clone for AnyClonable {
+    fn clone(&self) -> AnyClonable {
+        AnyClonable((*self.0).clone_boxed())
+    }
+}
+
+impl Wrapper for AnyClonable {
+    type Inner = dyn Erased;
+
+    fn inner(&self) -> &(dyn Erased + 'static) {
+        &*self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut (dyn Erased + 'static) {
+        &mut *self.0
+    }
+}
+
+impl Clonable for AnyClonable {}
+
 /// An allocator, its allocations and its device.
-struct Side {
-    core: KeptCore,
+struct Side<P: Clonable> {
+    core: Allocator<Kept, P, Vec<TraceEntry>>,
     device: Kept,
     held: Vec<(Allocation, BTreeSet<StreamId>)>,
     saved: Vec<PoolCheckpoint>,
@@ -304,15 +391,21 @@ struct Side {
     calls: Vec<Call>,
 }
 
-impl Side {
-    fn new((is_newer, text, seed): &(bool, usize, u64)) -> Result<Side, Broken> {
+impl Side<PyTorch> {
+    fn new((is_newer, text, seed): &(bool, usize, u64)) -> Result<Side<PyTorch>, Broken> {
         let profile = if *is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
         let settings = Settings::from_environment_as(&profile.dialect, TEXTS[*text]);
         let settings = settings.map_err(|error| Broken::new(Law::Settings, error))?;
-        let timing = if seed % 3 == 0 { EventTiming::Lazy } else { EventTiming::Seeded(*seed) };
+        Ok(Side::of(PyTorch::of(profile, settings), *seed))
+    }
+}
+
+impl<P: Clonable> Side<P> {
+    fn of(policy: P, seed: u64) -> Side<P> {
+        let timing = if seed.is_multiple_of(3) { EventTiming::Lazy } else { EventTiming::Seeded(seed) };
         let device = Kept::new(SimOptions::new(Bytes(140 * MIB)).event_timing(timing));
-        let core = Allocator::new(device.share(), PyTorch::of(profile, settings), Vec::new());
-        Ok(Side {
+        let core = Allocator::new(device.share(), policy, Vec::new());
+        Side {
             core,
             device,
             held: Vec::new(),
@@ -320,11 +413,11 @@ impl Side {
             events: BTreeMap::new(),
             former: BTreeSet::new(),
             calls: Vec::new(),
-        })
+        }
     }
 
     /// Clones the allocator, its allocations and its device.
-    fn copy(&self) -> Result<Side, Broken> {
+    fn copy(&self) -> Result<Side<P>, Broken> {
         let core = self.core.clone();
         let device = core.device().share();
         let held = self.held.iter().map(|(allocation, uses)| (allocation.in_a_clone(), uses.clone())).collect();
@@ -346,10 +439,11 @@ impl Side {
             heap.pool_slots().map(|slot| heap.reserved_in(slot)).collect::<Vec<_>>(),
         );
         let ranges = (core.expandable_segments(), self.device.held(), self.device.look().used_bytes());
-        format!("{sums:?} {pools:?} {ranges:?} {:?} {free:?} {:?} {:?}", core.stats(), core.segments(), core.policy().settings)
+        let shown = core.policy().shown();
+        format!("{sums:?} {pools:?} {ranges:?} {:?} {free:?} {:?} {shown}", core.stats(), core.segments())
     }
 
-    fn same_as(&self, copy: &Side) -> Result<(), Broken> {
+    fn same_as(&self, copy: &Side<P>) -> Result<(), Broken> {
         let [seen, expected] = [copy.seen(), self.seen()];
         ensure(Law::Determinism, seen == expected, || format!("the clone is {seen}, its original {expected}"))?;
         ensure(Law::Determinism, copy.core.observer() == self.core.observer(), || "the clone has a different trace".to_owned())?;
@@ -449,10 +543,7 @@ impl Side {
             }
             Step::Restore(which) if !self.saved.is_empty() => return self.restore(which % self.saved.len()),
             Step::Limit(bytes) => core.set_limit(bytes.map(Bytes)),
-            Step::Apply(text) => {
-                let dialect = &core.policy().profile().dialect;
-                return format!("{:?}", core.policy_mut().settings.apply_as(dialect, TEXTS[text % TEXTS.len()]));
-            }
+            Step::Apply(text) => return core.policy_mut().apply(TEXTS[text % TEXTS.len()]),
             Step::Reset(true) => core.reset_peak_stats(),
             Step::Reset(false) => core.reset_accumulated_stats(),
             Step::Snapshot => return format!("{:?} {:?}", core.snapshot(), POOLS.map(|pool| core.snapshot_pool(pool))),
@@ -533,7 +624,7 @@ impl Side {
 }
 
 /// Returns the stream of the segment that contains an allocation.
-fn own_stream(core: &KeptCore, allocation: &Allocation) -> Option<u64> {
+fn own_stream<P: Policy>(core: &Allocator<Kept, P, Vec<TraceEntry>>, allocation: &Allocation) -> Option<u64> {
     let (base, _) = core.segment_of(allocation)?;
     core.segments().iter().find(|segment| segment.address == base).map(|segment| segment.stream.get())
 }

@@ -12,6 +12,7 @@ mod settings;
 mod tables;
 mod two_devices;
 
+pub(crate) use clones::{AnyClonable, copies_of};
 pub use run::{Draws, Failure, Outcome};
 pub use settings::check_settings;
 

@@ -88,7 +88,7 @@ fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     for allocation in held {
         let answer = core.free(allocation);
-        ensure(Law::Faults, answer == Err(FreeError::NotAllocated), || {
+        ensure(Law::Faults, matches!(answer, Err(FreeError::NotAllocated(_))), || {
             format!(
                 "{}: a block from before the restore is \
                                                                                 accepted",
@@ -199,7 +199,7 @@ fn void_after_restores(sizes: &[u64], turns: usize, which: u64) -> Result<u64, B
             let is_known = core.segment_of(old).is_some();
             core.record_stream(old, StreamId(1));
             let answer = core.free(old.in_a_clone());
-            let refused = answer == Err(FreeError::NotAllocated) && !is_known;
+            let refused = matches!(answer, Err(FreeError::NotAllocated(_))) && !is_known;
             ensure(Law::Reference, refused, || format!("{old:?}, which a restore had taken back, was accepted: {answer:?}"))?;
         }
         core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;

@@ -213,7 +213,7 @@ impl Caller {
         self.core.record_stream(&again, user);
         let is_known = self.core.segment_of(&again).is_some();
         let answer = self.core.free(again);
-        let refused = answer == Err(FreeError::NotAllocated) && !is_known;
+        let refused = matches!(&answer, Err(FreeError::NotAllocated(again)) if *again == self.gone[which]) && !is_known;
         ensure(Law::Reference, refused, || format!("an invalid allocation was accepted: {answer:?}"))?;
         Ok(Answer::Nothing)
     }

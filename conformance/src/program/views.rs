@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
-use parkade::{BlockView, GrowthView, PoolSlot};
+use parkade::{BlockId, BlockView, GrowthView, Neighbour, PoolSlot};
 use parkade_sim::CallName;
 
 use super::caller::Caller;
@@ -59,6 +59,7 @@ impl Mappings {
                 self.check_handles(caller, slot, block)?;
             }
         }
+        check_neighbours(caller, segments)?;
         check_growth(caller, segments, &ranges)
     }
 
@@ -94,6 +95,36 @@ fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u
     let is_whole = own.windows(2).all(|pair| (pair[0].pool, pair[0].stream) == (pair[1].pool, pair[1].stream));
     let mut blocks = own.iter().flat_map(|segment| &segment.blocks);
     is_whole.then(|| blocks.all(|block| block.state == BlockActivity::Inactive))
+}
+
+/// Checks what the heap shows before and after each free or live block: the block that the segments show there. Where a
+/// segment ends, there may only be addresses without memory.
+fn check_neighbours(caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Broken> {
+    let heap = caller.core.heap();
+    let free = heap.pool_slots().flat_map(|slot| heap.free_blocks(slot)).map(|block| (block.address, block.id));
+    let live = heap.pool_slots().flat_map(|slot| heap.live_blocks(slot)).map(|block| (block.address(), block.id()));
+    let ids: BTreeMap<DeviceAddress, BlockId> = free.chain(live).collect();
+    let shown = |neighbour: Option<Neighbour<'_>>| match neighbour {
+        Some(Neighbour::Live(block)) => Some((Some(block.address()), block.size(), BlockActivity::Allocated)),
+        Some(Neighbour::Free(block)) => Some((Some(block.address), block.size, BlockActivity::Inactive)),
+        Some(Neighbour::Pending(size)) => Some((None, size, BlockActivity::PendingFree)),
+        Some(Neighbour::Unmapped(_)) | None => None,
+    };
+    for blocks in segments.iter().map(|segment| &segment.blocks) {
+        for (place, block) in blocks.iter().enumerate() {
+            let Some(&id) = ids.get(&block.address) else { continue };
+            let [before, after] = [place.checked_sub(1), Some(place + 1)].map(|place| {
+                let block = blocks.get(place?)?;
+                let address = (block.state != BlockActivity::PendingFree).then_some(block.address);
+                Some((address, block.size, block.state))
+            });
+            let seen = heap.neighbours(id).map(shown);
+            ensure(Law::Placement, seen == [before, after], || {
+                format!("the neighbours of {block:?} are {seen:?}, expected {before:?} and {after:?}")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks where segments of the default pool would grow, if each range belongs to one stream and one pool.

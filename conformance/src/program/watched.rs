@@ -2,12 +2,13 @@
 //! allocator's actions.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 
 use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung, Wrapper};
 use parkade::settings::Settings;
 use parkade::trace::TraceEntry;
-use parkade::units::Bytes;
-use parkade::{Allocator, BlockId, Heap, PoolSlot};
+use parkade::units::{Bytes, StreamId};
+use parkade::{Allocator, BlockId, FreePair, Heap, LiveBlock, PoolSlot};
 
 use crate::backend::{AnyDevice, WitnessedDevice};
 
@@ -89,6 +90,24 @@ pub(crate) enum Tested {
     Other(Box<dyn Policy>),
 }
 
+/// A block of which the policy has learned that it is handed out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Told {
+    id: BlockId,
+    pub(crate) address: u64,
+    pub(crate) requested: u64,
+    size: u64,
+    pub(crate) stream: StreamId,
+    pub(crate) pool: PoolSlot,
+}
+
+impl Told {
+    pub(crate) fn of(block: LiveBlock<'_>) -> Told {
+        let (address, requested, size) = (block.address().get(), block.requested().get(), block.size().get());
+        Told { id: block.id(), address, requested, size, stream: block.stream(), pool: block.pool() }
+    }
+}
+
 /// A policy that records its answers, if they are to be compared with the allocator's actions.
 pub(crate) struct Watched {
     policy: Tested,
@@ -102,12 +121,33 @@ pub(crate) struct Watched {
     /// The next rung of the policy's ladder, and the number of the policy's own steps so far.
     rung: usize,
     own_turn: u32,
+    /// The blocks of which the policy has learned that they are handed out, by address, and the first call that does not
+    /// fit those before it.
+    told: BTreeMap<u64, Told>,
+    mistold: Option<String>,
+    /// Where the policy has kept two free blocks apart: the first bytes of the high blocks. Asked again, it may have changed
+    /// its answer.
+    apart: RefCell<BTreeSet<u64>>,
 }
 
 impl Watched {
     pub(crate) fn new(policy: Tested, is_watched: bool) -> Watched {
         let (kept, high) = (Cell::new(0), Cell::new(None));
-        Watched { policy, is_watched, notes: RefCell::default(), kept, high, rung: 0, own_turn: 0 }
+        let (notes, apart) = (RefCell::default(), RefCell::default());
+        Watched { policy, is_watched, notes, kept, high, rung: 0, own_turn: 0, told: BTreeMap::new(), mistold: None, apart }
+    }
+
+    /// Returns the blocks of which the policy has learned that they are handed out, by address.
+    ///
+    /// # Errors
+    /// The first call that does not fit those before it.
+    pub(crate) fn told(&self) -> Result<impl Iterator<Item = &Told>, String> {
+        self.mistold.clone().map_or_else(|| Ok(self.told.values()), Err)
+    }
+
+    /// Returns whether the policy has kept the free block that begins at this address apart from the one before it.
+    pub(crate) fn is_apart(&self, address: u64) -> bool {
+        self.apart.borrow().contains(&address)
     }
 
     /// Returns whether the answers are recorded.
@@ -303,6 +343,35 @@ impl Wrapper for Watched {
         takes
     }
 
+    fn coalesces(&self, pair: &FreePair) -> bool {
+        let joins = self.inner().coalesces(pair);
+        let high = pair.address.get() + pair.low.get();
+        let mut apart = self.apart.borrow_mut();
+        if joins {
+            apart.remove(&high)
+        } else {
+            apart.insert(high)
+        };
+        joins
+    }
+
+    fn allocated(&mut self, heap: &Heap, block: LiveBlock<'_>) {
+        let told = Told::of(block);
+        if let Some(before) = self.told.insert(told.address, told) {
+            self.mistold.get_or_insert(format!("the policy learned twice that a block is handed out: {before:?}, then {told:?}"));
+        }
+        self.inner_mut().allocated(heap, block);
+    }
+
+    fn freed(&mut self, heap: &Heap, block: LiveBlock<'_>) {
+        let told = Told::of(block);
+        let before = self.told.remove(&told.address);
+        if before != Some(told) {
+            self.mistold.get_or_insert(format!("the policy learned that {told:?} is freed, but what it knew was {before:?}"));
+        }
+        self.inner_mut().freed(heap, block);
+    }
+
     /// The allocator asks for every rung as an own step, so that each one is recorded.
     fn ladder(&self) -> &'static [Rung] {
         if self.is_watched { &[Rung::Own] } else { self.inner().ladder() }
@@ -346,7 +415,8 @@ impl Wrapper for Watched {
             Relief::ReuseAt { block, offset } => {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
             }
-            Relief::Lend | Relief::Borrow | Relief::Rescue { .. } | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
+            Relief::Lend | Relief::Borrow | Relief::Rescue { .. } | Relief::Provide { .. } => Answer::Rung(0),
+            Relief::Coalesce | Relief::Wait => Answer::Rung(0),
             Relief::Done => {
                 reached.refusals += 1;
                 // Ask once more, as the allocator does after a callback has freed something.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::profile::Profile;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass};
-use parkade::{BlockId, Heap, PoolSlot};
+use parkade::{BlockId, FreePair, Heap, LiveBlock, PoolSlot};
 
 use crate::law::{Broken, Law};
 use crate::program::search::Draws;
@@ -269,6 +269,11 @@ impl Policy for Paired {
         self.compare("relieve", || format!(" in turn {turn}{}", situation(heap, request)), tested, reference)
     }
 
+    fn coalesces(&self, pair: &FreePair) -> bool {
+        let about = || format!(" about {pair:?}");
+        self.compare("coalesces", about, self.tested.coalesces(pair), self.reference.coalesces(pair))
+    }
+
     fn takes_high_end(&self, request: &Request) -> bool {
         let about = || format!(" for {request:?}");
         self.compare("takes_high_end", about, self.tested.takes_high_end(request), self.reference.takes_high_end(request))
@@ -300,5 +305,15 @@ impl Policy for Paired {
     fn breaks_for_pools(&self, heap: &Heap) -> Vec<DeviceAddress> {
         let about = || format!(" with {} bytes reserved and the limit {:?}", heap.reserved(), heap.limit());
         self.compare("breaks_for_pools", about, self.tested.breaks_for_pools(heap), self.reference.breaks_for_pools(heap))
+    }
+
+    fn allocated(&mut self, heap: &Heap, block: LiveBlock<'_>) {
+        self.tested.allocated(heap, block);
+        self.reference.allocated(heap, block);
+    }
+
+    fn freed(&mut self, heap: &Heap, block: LiveBlock<'_>) {
+        self.tested.freed(heap, block);
+        self.reference.freed(heap, block);
     }
 }

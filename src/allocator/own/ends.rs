@@ -6,7 +6,7 @@ use crate::allocator::{Allocation, Allocator};
 use crate::block::{BlockId, BlockState};
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
-use crate::heap::PoolSlot;
+use crate::heap::{FreePair, PoolSlot};
 use crate::policy::{Policy, Request};
 use crate::trace::Observer;
 use crate::units::{Bytes, PoolClass};
@@ -72,17 +72,31 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(index)
     }
 
-    /// Puts back a detached block that the statistics still count as free.
+    /// Puts back a detached block that the statistics still count as free. The policy decides whether it coalesces.
     pub(super) fn put_back_unused(&mut self, index: u32) {
+        self.put_back_as(index, |policy, pair| policy.coalesces(pair));
+    }
+
+    /// The same, but the block coalesces with its free neighbours in any case.
+    pub(super) fn put_back_joined(&mut self, index: u32) {
+        self.put_back_as(index, |_, _| true);
+    }
+
+    fn put_back_as(&mut self, index: u32, joins: fn(&P, &FreePair) -> bool) {
         let block = self.heap.arena.at(index);
         let (pool, size, was_split) = (PoolSlot(block.pool), block.size as i64, block.is_split());
         let is_expandable = block.is_expandable();
         let (blocks, bytes) = if was_split { (1, size) } else { (0, 0) };
-        let stats = &mut self.stats;
-        self.heap.put_back(index, self.policy.stamp(pool), |merged| {
-            if !is_expandable {
-                stats.change_splits(pool.class(), merged.splits - blocks, merged.bytes - bytes);
-            }
-        });
+        let Allocator { heap, policy, stats, .. } = self;
+        heap.put_back(
+            index,
+            policy.stamp(pool),
+            |pair| joins(policy, pair),
+            |merged| {
+                if !is_expandable {
+                    stats.change_splits(pool.class(), merged.splits - blocks, merged.bytes - bytes);
+                }
+            },
+        );
     }
 }

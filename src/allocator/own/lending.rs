@@ -151,7 +151,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let addresses = base..base + range.size;
             self.heap.relink(part, &addresses, false);
         }
-        self.put_back_unused(part);
+        // The request needs one block.
+        self.put_back_joined(part);
         part
     }
 

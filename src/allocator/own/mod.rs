@@ -7,12 +7,14 @@
 //! - `transfer.rs`: free blocks move to another stream when its work is ordered after theirs; the pages of free blocks
 //!   move to other addresses.
 //! - `handles.rs`: handles of several sizes, which move as a whole or are broken, so that the free part serves requests.
+//! - `coalescing.rs`: free blocks that the policy has kept apart coalesce after all.
 //! - `ends.rs`: a request gets the high end of a block, or a part from an offset, and what is before it stays free.
 //! - `lending.rs`: private pools take idle memory of the default pool.
 //!
 //! All of them keep the rule of the core: every answer of the policy is checked before anything changes, and after an
 //! error nothing is lost. Memory that a captured graph may write to never moves.
 
+mod coalescing;
 mod ends;
 mod handles;
 mod lending;
@@ -117,6 +119,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                     *rescue = Some(RescueTried::default());
                 }
                 self.refine(page).map(|()| None)?
+            }
+            Relief::Coalesce => {
+                self.coalesce_all(None);
+                None
             }
             // Waiting would break the capture, and the stream uses recorded during it would be lost.
             Relief::Wait if self.heap.is_deferring() => None,

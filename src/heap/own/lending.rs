@@ -58,7 +58,7 @@ impl Heap {
     pub(crate) fn relink(&mut self, index: u32, range: &Range<u64>, both: bool) {
         let block = self.arena.at(index);
         let (start, end, pool, stream) = (block.address, block.address + block.size, block.pool, block.stream);
-        let is_of_it = |other: &Block| other.pool == pool && (other.stream == stream || self.own.mixes_streams);
+        let is_of_it = |other: &Block| other.pool == pool && (other.stream == stream || self.mixes_streams());
         let place = |wanted: &dyn Fn(&Block) -> bool| {
             self.arena.occupied().find(|&other| other != index && is_of_it(self.arena.at(other)) && wanted(self.arena.at(other)))
         };

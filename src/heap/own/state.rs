@@ -14,7 +14,11 @@ pub(super) const MOST_WAITS: u32 = 16;
 #[derive(Clone, Debug)]
 pub(in crate::heap) struct OwnState {
     /// Whether blocks of one segment may belong to different streams.
-    pub(in crate::heap) mixes_streams: bool,
+    mixes_streams: bool,
+    /// Whether the policy has ever kept two adjacent free blocks apart.
+    keeps_apart: bool,
+    /// Whether either is true, so that the path of a free checks only one flag.
+    pub(in crate::heap) coalesces_slowly: bool,
     /// Whether any part of an expandable segment has ever served another pool.
     pub(super) has_parts_elsewhere: bool,
     /// How many more times the policy may wait before requests are routed to private pools.
@@ -27,10 +31,32 @@ pub(in crate::heap) struct OwnState {
     pub(super) refined_page: Option<Bytes>,
 }
 
+impl OwnState {
+    pub(super) fn mixes_streams(&self) -> bool {
+        self.mixes_streams
+    }
+
+    pub(in crate::heap) fn keeps_apart(&self) -> bool {
+        self.keeps_apart
+    }
+
+    /// Records that blocks of one segment may belong to different streams from now on.
+    pub(super) fn note_mixed_streams(&mut self) {
+        (self.mixes_streams, self.coalesces_slowly) = (true, true);
+    }
+
+    /// Records that the policy has kept two adjacent free blocks apart.
+    pub(in crate::heap) fn note_kept_apart(&mut self) {
+        (self.keeps_apart, self.coalesces_slowly) = (true, true);
+    }
+}
+
 impl Default for OwnState {
     fn default() -> OwnState {
         OwnState {
             mixes_streams: false,
+            keeps_apart: false,
+            coalesces_slowly: false,
             has_parts_elsewhere: false,
             waits_left: MOST_WAITS,
             handles: BTreeMap::new(),

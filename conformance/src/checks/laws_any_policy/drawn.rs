@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::profile::Profile;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
-use parkade::{BlockId, BlockView, Heap, PoolSlot};
+use parkade::{BlockId, BlockView, FreePair, Heap, PoolSlot};
 
 use crate::program::search::Draws;
 
@@ -83,6 +83,18 @@ pub(super) struct Drawn {
     profile: &'static Profile,
     /// Whether private pools may take the default pool's memory.
     lends_to_pools: bool,
+    joining: Joining,
+}
+
+/// Which adjacent free blocks coalesce.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Joining {
+    All,
+    None,
+    /// Blocks of the same size.
+    Alike,
+    /// Blocks that together have at most this many bytes.
+    UpTo(u64),
 }
 
 impl Drawn {
@@ -128,7 +140,28 @@ impl Drawn {
         let lends_to_pools = of(&[0, 0, 1]) == 1;
         let first = (lends_to_pools && of(&[0, 1, 1]) == 1).then_some(OwnStep::Lend);
         let rungs = first.into_iter().chain(rungs.into_iter().map(with_handles)).collect();
-        Drawn { unit, segment, pages, handle, takes_high_end, is_expandable, small, fit, cutting, rungs, profile, lends_to_pools }
+        // Drawn from different numbers, so that the other draws stay the same.
+        let joining = match Draws::new(!seed).below(6) {
+            0 => Joining::None,
+            1 => Joining::Alike,
+            2 => Joining::UpTo(8 * MIB),
+            _ => Joining::All,
+        };
+        Drawn {
+            unit,
+            segment,
+            pages,
+            handle,
+            takes_high_end,
+            is_expandable,
+            small,
+            fit,
+            cutting,
+            rungs,
+            profile,
+            lends_to_pools,
+            joining,
+        }
     }
 
     /// Returns the same policy, without expandable segments unless `holds` is true.
@@ -257,6 +290,15 @@ impl Policy for Drawn {
         self.handle.map(|handle| Bytes(handle.next_multiple_of(page)))
     }
 
+    fn coalesces(&self, pair: &FreePair) -> bool {
+        match self.joining {
+            Joining::All => true,
+            Joining::None => false,
+            Joining::Alike => pair.low == pair.high,
+            Joining::UpTo(bytes) => pair.low + pair.high <= Bytes(bytes),
+        }
+    }
+
     fn lends_to_pools(&self) -> bool {
         self.lends_to_pools
     }
@@ -299,7 +341,13 @@ impl Policy for Drawn {
         if let Some(&rung) = self.rungs.get(rung as usize) {
             return self.climb(heap, request, rung);
         }
-        match rung as usize - self.rungs.len() {
+        // Blocks that were kept apart coalesce after the wait, and before everything is released.
+        let turn = match rung as usize - self.rungs.len() {
+            2 if self.joining != Joining::All => return Relief::Coalesce,
+            turn if turn > 2 && self.joining != Joining::All => turn - 1,
+            turn => turn,
+        };
+        match turn {
             0 => self.climb(heap, request, OwnStep::Ask),
             1 => Relief::Wait,
             2 => self
@@ -420,6 +468,10 @@ impl Policy for Wrong {
         if self.is_right() == (size <= Bytes::mib(1)) { PoolClass::Small } else { PoolClass::Large }
     }
 
+    fn coalesces(&self, _: &FreePair) -> bool {
+        self.below(4) > 0
+    }
+
     fn lends_to_pools(&self) -> bool {
         self.below(2) == 0
     }
@@ -489,7 +541,7 @@ impl Policy for Wrong {
         };
         let fits = |block: &BlockView| block.size >= request.size;
         let is_of_another = |block: &BlockView| fits(block) && block.stream != request.stream;
-        let relief = match self.below(23) {
+        let relief = match self.below(24) {
             0..=4 => Relief::Release { blocks: self.blocks(heap, |block| !block.is_split), attempt },
             5 => Relief::Borrow,
             6..=8 => match self.block(heap, is_of_another) {
@@ -509,6 +561,7 @@ impl Policy for Wrong {
             },
             17 => Relief::TransferAll { from: self.stream(heap, request) },
             21 => Relief::Lend,
+            22 => Relief::Coalesce,
             19 => Relief::Move { handles: self.handles(heap) },
             20 => Relief::Replace { handles: self.handles(heap) },
             18 => Relief::Provide { bytes: self.size(16 * MIB), stream: self.stream(heap, request) },

@@ -19,6 +19,7 @@ use super::campaign::{self, Program, Subject, drawn_programs};
 use super::policy_choices;
 
 use crate::backend::{AnyBackend, EventTiming};
+use crate::core_laws::{AnyClonable, Draws, Failure, copies_of};
 use crate::law::Law;
 use crate::program::search::{may_expand, timings};
 use crate::program::step::Setup;
@@ -46,14 +47,14 @@ pub const LAWS: [(Law, &str); 18] = [
     (
         Law::Accounting,
         "every reserved byte is accounted for: live, rounding, pending, or free in a split or entirely free segment; the \
-         statistics agree",
+         statistics agree, and the policy learns of every allocation and every free",
     ),
     (
         Law::Counters,
         "in each statistic, allocated minus freed equals current, the peak is at least current, and the pools add \
                      up to the total",
     ),
-    (Law::Coalescing, "adjacent free blocks of the same stream are always coalesced"),
+    (Law::Coalescing, "adjacent free blocks of the same stream are coalesced, unless the policy keeps them apart"),
     (Law::NoEarlyReuse, "no memory is reused or unmapped before the work that uses it is done, even when blocks change streams"),
     (Law::Placement, "a request gets the block or segment that the policy chose, split as the policy specified"),
     (Law::Choices, "a policy of the catalogue chooses what its documented rules say"),
@@ -128,7 +129,7 @@ fn entries_of(backend: &AnyBackend, subject: &Subject, share: Share) -> Vec<Entr
     }
     if backend.is_simulated() {
         let own = subject.clone();
-        let says = "the same program leads to the same decisions, byte for byte";
+        let says = "the same program leads to the same decisions, byte for byte, also beside a second allocator";
         entries.push(Entry::new(Group::Law, name("determinism"), says, move |backend, effort| {
             campaign::determinism(&own, backend, &share.of(effort))
         }));
@@ -168,6 +169,20 @@ fn programs_that_fail(subject: &Subject, backend: &AnyBackend, effort: &Effort) 
         list.push(stitching);
     }
     Ok(list)
+}
+
+/// Returns the entry that clones allocators with the policy.
+fn clones(name: &str, make: impl Fn() -> AnyClonable + Send + Sync + 'static) -> Entry {
+    let says = "a clone of an allocator continues with the same answers as its original, from any state";
+    Entry::new(Group::Law, format!("policy/{name}/clones"), says, move |_, effort| {
+        match copies_of(&make, &Draws { cases: effort.cases, seed: effort.seed }) {
+            Ok(operations) => {
+                let measured = format!("{operations} operations in {} programs", effort.cases);
+                Ok(Evidence { measured, ..Evidence::operations(operations) })
+            }
+            Err(Failure { broken, script }) => Err(Trouble::Fail { reason: broken.to_string(), script: Some(script) }),
+        }
+    })
 }
 
 fn wrong_answers(backend: &AnyBackend, share: Share) -> Vec<Entry> {
@@ -230,10 +245,14 @@ impl fmt::Display for Report {
 impl std::error::Error for Report {}
 
 /// Checks a policy on the simulated device against every policy law. `make` creates the policy in its initial state.
+/// Clones of allocators clone the policy, so the policy must be [`Clone`], with all of its state.
 ///
 /// # Errors
 /// The report if anything failed.
-pub fn check<P: Policy + 'static>(make: impl Fn() -> P + Send + Sync + 'static, effort: &Effort) -> Result<Report, Report> {
+pub fn check<P: Policy + Clone + 'static>(
+    make: impl Fn() -> P + Clone + Send + Sync + 'static,
+    effort: &Effort,
+) -> Result<Report, Report> {
     check_with(Habits::default(), make, effort)
 }
 
@@ -241,15 +260,17 @@ pub fn check<P: Policy + 'static>(make: impl Fn() -> P + Send + Sync + 'static, 
 ///
 /// # Errors
 /// The report if anything failed.
-pub fn check_with<P: Policy + 'static>(
+pub fn check_with<P: Policy + Clone + 'static>(
     habits: Habits,
-    make: impl Fn() -> P + Send + Sync + 'static,
+    make: impl Fn() -> P + Clone + Send + Sync + 'static,
     effort: &Effort,
 ) -> Result<Report, Report> {
     let name = make().name();
+    let again = make.clone();
     let subject = Subject::new(name, move |_| make()).with(habits);
     let backend = AnyBackend::simulated();
-    let entries = entries_of(&backend, &subject, Share::Whole);
+    let mut entries = entries_of(&backend, &subject, Share::Whole);
+    entries.push(clones(name, move || AnyClonable::new(again())));
     let report = Report { rows: suite::run(&backend, &entries, None, effort, &Silent) };
     if report.passed() { Ok(report) } else { Err(report) }
 }
