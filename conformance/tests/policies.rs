@@ -244,7 +244,7 @@ fn failures(make: fn() -> Memory) -> Vec<String> {
 
 #[test]
 fn state_outside_of_a_policy_is_found() {
-    let name = |what: &str| format!("law/policy/alternating/{what}");
+    let name = |what: &str| format!("policy/alternating/{what}");
     assert_eq!(failures(|| Memory::Own(0)), [""; 0], "its state is its own");
     assert_eq!(failures(|| Memory::Forgotten(0)), [name("clones")]);
     assert_eq!(failures(|| Memory::Shared(Rc::default())), [name("clones")]);

@@ -6,8 +6,9 @@
 //! cargo run --profile try -p parkade-research --example try_policy -- bfc best-fit-remap gpt2:steps=4 serving-blocks:requests=60
 //! ```
 //!
-//! Without arguments, it tries `FillFirst` below; edit it, or replace it with your own policy. Arguments are policy names
-//! from the catalogue, which replace `FillFirst`, and descriptions of workloads, which replace the four below. A cell shows
+//! Without arguments, it tries `FillFirst` below; edit it, or replace it with your own policy. Arguments are names of policies
+//! (from the catalogue, or of those here), which replace `FillFirst`, and descriptions of workloads, which replace the four
+//! below. A cell shows
 //! the smallest device memory in which the workload fits and, in parentheses, what the policy reserves with plenty of memory,
 //! both divided by the workload's load. If the policy breaks, the cell says so, the reason follows, and the exit code is 1.
 #![expect(clippy::print_stdout, reason = "its output is for people to read")]
@@ -23,6 +24,14 @@ use parkade_policies::named;
 use parkade_research::study::{Ending, LOAD_UNIT_BYTES, Outcome, RunOptions, make_for, run, smallest_capacity};
 use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
+
+use lazy_coalescing::LazyCoalescing;
+use lifetime_arenas::LifetimeArenas;
+
+#[path = "../../conformance/tests/lazy_coalescing.rs"]
+mod lazy_coalescing;
+#[path = "../../conformance/tests/lifetime_arenas.rs"]
+mod lifetime_arenas;
 
 /// Short workloads of different kinds: training, changing lengths, a server's growing caches, and batches copied ahead.
 const WORKLOADS: [&str; 4] = ["gpt2-mixed:steps=8", "varlen-gpt2:steps=8", "serving-reallocate:requests=80", "prefetch:steps=12"];
@@ -88,12 +97,12 @@ type Tried = (String, Box<dyn Fn(&Workload) -> Maker + Sync>);
 type Maker = Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync>;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let (policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| named(text).is_ok());
-    let mut tried: Vec<Tried> =
-        ["pytorch", "best-fit-remap"].map(str::to_owned).into_iter().chain(policies.clone()).filter_map(of_catalogue).collect();
+    let (mut policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| find(text).is_some());
     if policies.is_empty() {
-        tried.push(("fill-first".into(), Box::new(|_| Box::new(|| Box::new(FillFirst)))));
+        policies.push("fill-first".to_owned());
     }
+    let names = ["pytorch", "best-fit-remap"].map(str::to_owned).into_iter().chain(policies);
+    let tried: Vec<Tried> = names.filter_map(|name| find(&name)).collect();
     let texts = if workloads.is_empty() { WORKLOADS.map(str::to_owned).into() } else { workloads };
     let workloads = texts.iter().map(|text| parse(text)).collect::<Result<Vec<Workload>, _>>()?;
     let start = Instant::now();
@@ -113,9 +122,18 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn of_catalogue(name: String) -> Option<Tried> {
-    let policy = named(&name).ok()?;
-    Some((name, Box::new(move |workload| make_for(&policy, workload))))
+/// Finds a policy by its name: one of those here, or one of the catalogue.
+fn find(name: &str) -> Option<Tried> {
+    let make: fn() -> Box<dyn Policy + Send> = match name {
+        "fill-first" => || Box::new(FillFirst),
+        "lifetime-arenas" => || Box::new(LifetimeArenas::default()),
+        "lazy-coalescing" => || Box::new(LazyCoalescing),
+        _ => {
+            let policy = named(name).ok()?;
+            return Some((name.to_owned(), Box::new(move |workload| make_for(&policy, workload))));
+        }
+    };
+    Some((name.to_owned(), Box::new(move |_| Box::new(make))))
 }
 
 /// Returns the smallest memory in which the workload fits, and the memory reserved with plenty of memory; or how the policy

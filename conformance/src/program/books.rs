@@ -286,10 +286,11 @@ impl Books {
         ensure(Law::Pools, agrees, || format!("{bytes} bytes for {:?} were served from {segment:?}", held.pool))?;
         let is_private = held.pool != PoolId::DEFAULT;
         ensure(Law::Pools, !is_borrowed || is_private, || format!("the default pool served {bytes} bytes for a private pool"))?;
-        // If blocks have changed streams, the block after this one may have been free before.
+        // If blocks have changed streams or were kept apart, the block after this one may have been free before.
         if self.routing.is_whole(held.pool) && !caller.core.policy().has_transferred() {
             let mut behind = segment.blocks.iter().skip_while(|block| block.address != held.address()).skip(1);
             let rest = behind.next().filter(|next| next.state == BlockActivity::Inactive);
+            let rest = rest.filter(|rest| !caller.core.policy().is_apart(rest.address.get()));
             ensure(Law::Pools, rest.is_none(), || {
                 format!("{:?} must not split blocks, but a request for {bytes} bytes split off {rest:?}", held.pool)
             })?;
