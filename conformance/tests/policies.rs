@@ -33,6 +33,11 @@ fn the_tutorial_shows_the_policy_that_is_tested() {
     assert_eq!(block, Some(example.as_str()), "the page's first block of Rust equals the file, byte for byte");
     let lines = example.lines().count();
     assert!(lines <= LONGEST_EXAMPLE, "{lines} lines");
+    for name in ["conformance/tests/lifetime_arenas.rs", "conformance/tests/lazy_coalescing.rs"] {
+        assert!(page.contains(&format!("[`{name}`](../{name})")), "the page has a link to {name}");
+        let lines = read(name).lines().count();
+        assert!(lines <= 125 && page.contains("at most 125 lines"), "{name}: {lines} lines");
+    }
 }
 
 #[test]

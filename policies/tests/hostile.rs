@@ -11,7 +11,7 @@ use parkade::settings::Settings;
 use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, BlockId, Heap, PoolFilter, PoolSlot};
+use parkade::{AllocError, Allocation, Allocator, BlockId, FreePair, Heap, PoolFilter, PoolSlot};
 use parkade_policies::{BESIDE, CATALOGUE, Reach, Rescue, named};
 use parkade_sim::{FaultError, FaultPlan, SimDevice, SimOptions, When};
 
@@ -58,6 +58,8 @@ struct Hostile {
     ignores_captures: bool,
     wrong: u64,
     wide: bool,
+    /// How many pairs of free blocks out of a hundred coalesce.
+    joins: u64,
 }
 
 const PROFILES: &[&Profile] = &[
@@ -104,6 +106,7 @@ impl Hostile {
             ignores_captures: random.is(30),
             wrong: [0, 0, 5, 20][random.below(4) as usize],
             wide: random.is(30),
+            joins: [100, 100, 60, 0][Random::new(!seed).below(4) as usize],
             random,
         }
     }
@@ -217,7 +220,14 @@ impl Policy for Hostile {
         size >= Bytes::mib(8)
     }
 
+    fn coalesces(&self, _: &FreePair) -> bool {
+        self.joins == 100 || self.random.is(self.joins)
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, _: u32) -> Relief {
+        if self.joins < 100 && self.random.is(10) {
+            return Relief::Coalesce;
+        }
         let elsewhere: Vec<BlockId> =
             heap.first_at_least_elsewhere(request.pool, request.stream, request.size).map(|block| block.id).collect();
         let own: Vec<_> = heap.at_least(request.pool, request.stream, request.size).collect();
