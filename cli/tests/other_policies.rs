@@ -72,7 +72,7 @@ fn every_command_that_takes_a_policy_suggests_a_similar_one() {
     let wrong: [(&str, &str); 6] = [
         ("compation", ": did you mean compaction?"),
         ("pytorch-recsue:reach=free", ": did you mean pytorch-rescue or pytorch or pytorch-expandable?"),
-        ("compaction:handle=32MiB", ": compaction has no parameters"),
+        ("compaction:handle=32MiB", ": compaction has no parameter \"handle\"; it has first, most"),
         ("breaking-handles", ": it is called compaction"),
         ("first-fit", ": it is called best-fit-remap:fit=first"),
         ("zzz", "; parkade sweep --list lists all"),

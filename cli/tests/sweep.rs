@@ -340,8 +340,10 @@ fn the_lists_name_everything() {
         beside.contains("  pytorch-rescue:reach=free ") && beside.contains("  compaction ") && beside.contains(serial),
         "{beside}"
     );
-    let sizes = "  best-fit-remap:handle=     the size of the driver's handles; 2MiB unless given\n                             2MiB, 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB\n";
+    let sizes = "  best-fit-remap:handle=     the size of the driver's handles; 2MiB unless given\n                             one of 2MiB, 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB\n";
     assert!(run.out.contains(sizes), "{}", run.out);
+    let percent = "50 unless given\n                             a whole number from 0 to 100\n";
+    assert!(run.out.contains("  rmm-pool:initial_percent=  the percentage") && run.out.contains(percent), "{}", run.out);
     for workload in &parkade_research::workload::CATALOGUE {
         assert!(run.out.contains(workload.name) && run.out.contains(workload.says), "{}", workload.name);
     }
@@ -360,6 +362,7 @@ fn the_lists_name_everything() {
         assert_eq!(shown["needs_serial_work"], is_serial, "{shown}");
         for parameter in shown["parameters"].as_array().expect("parameters") {
             let key = parameter["key"].as_str().expect("a key");
+            assert!(parameter["accepts"].as_str().is_some_and(|accepts| !accepts.is_empty()), "{parameter}");
             for value in parameter["values"].as_array().expect("values") {
                 let name = format!("{}:{key}={}", policy.name, value.as_str().expect("a value"));
                 assert!(parkade_policies::named(&name).is_ok(), "{name}");

@@ -28,20 +28,71 @@
 //! drops it. In the original, the next size wraps to 0 after 43 regions, and the allocator hangs; here, the size stays
 //! at its maximum. This policy does not model spatial partitioning and timestamps.
 
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
+use crate::entry::{Entry, Named};
+use crate::parameter::Parameter;
 use crate::shared_steps;
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
 /// The size of the first region.
 const FIRST_REGION: u64 = 2 * MIB;
-/// A remainder of at least this many bytes is always split off.
-const MOST_WASTE: u64 = 128 * MIB;
+/// A remainder of at least this many bytes is always split off, unless a parameter says more.
+const MOST_WASTE: Bytes = Bytes::mib(128);
+
+pub(crate) const ENTRY: Entry = Entry::new(
+    "bfc",
+    "TensorFlow's best fit with coalescing; each new region is twice as large as the last",
+    "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
+    |values| {
+        let kind = match values.text("kind") {
+            "one-region" => BfcKind::OneRegion,
+            "xla" => BfcKind::Xla,
+            "xla-growth" => BfcKind::XlaGrowth,
+            _ => BfcKind::Growth,
+        };
+        Box::new(Bfc::new(kind).with_waste(values.bytes("waste")))
+    },
+)
+.with_parameters(&[
+    Parameter::choice(
+        "kind",
+        "the allocator whose rules apply, and whether regions grow",
+        "growth",
+        &["growth", "one-region", "xla", "xla-growth"],
+    ),
+    Parameter::size("waste", "a remainder of at least this size is always split off", "128MiB", Bytes(256), Bytes::mib(1 << 24)),
+])
+.keeping_memory_if(|values| values.text("kind") != "growth");
+
+pub(crate) const ONE_REGION: Named = Named::listed(
+    &ENTRY,
+    "bfc:kind=one-region",
+    "bfc without allow_growth: a single region that takes the entire limit",
+    "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
+    &[("kind", Cow::Borrowed("one-region"))],
+);
+pub(crate) const XLA: Named = Named::listed(
+    &ENTRY,
+    "bfc:kind=xla",
+    "bfc as configured by XLA and, by default, JAX: a single region with 75 % of the device's memory",
+    "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
+    &[("kind", Cow::Borrowed("xla"))],
+);
+pub(crate) const XLA_GROWTH: Named = Named::listed(
+    &ENTRY,
+    "bfc:kind=xla-growth",
+    "bfc as in XLA without preallocation: growing regions, up to 75 % of the device; never releases memory",
+    "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
+    &[("kind", Cow::Borrowed("xla-growth"))],
+);
 
 /// The origin of the rules, and whether regions grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +116,8 @@ pub struct Bfc {
     collects: bool,
     /// The number of quarters of the device's memory, or of the limit if that is lower, that the pool may have.
     quarters: u64,
+    /// A remainder of at least this many bytes is always split off.
+    waste: Bytes,
     /// The size of the next region, by pool.
     next_region: Vec<(PoolSlot, u64)>,
     step: Step,
@@ -102,7 +155,13 @@ impl Bfc {
             BfcKind::Xla => (false, false, 3),
             BfcKind::XlaGrowth => (true, false, 3),
         };
-        Bfc { grows, collects, quarters, next_region: Vec::new(), step: Step::GiveUp }
+        Bfc { grows, collects, quarters, waste: MOST_WASTE, next_region: Vec::new(), step: Step::GiveUp }
+    }
+
+    /// The same rules, but a remainder of at least this many bytes is always split off. The original's value is 128 MiB.
+    #[must_use]
+    pub fn with_waste(self, waste: Bytes) -> Bfc {
+        Bfc { waste, ..self }
     }
 
     /// The maximum number of bytes that the pool may have.
@@ -249,7 +308,7 @@ impl Policy for Bfc {
 
     #[inline]
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
-        whole.0 / 2 >= request.size.0 || whole.0 - request.size.0 >= MOST_WASTE
+        whole.0 / 2 >= request.size.0 || whole.0 - request.size.0 >= self.waste.0
     }
 
     fn ladder(&self) -> &'static [Rung] {

@@ -17,12 +17,15 @@
 //! Every stream has a separate segment. Private pools take parts of these segments, cached or new, that no pending
 //! work uses.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, Heap, PartlyFreeView, PoolSlot};
 
+use crate::entry::Entry;
+use crate::parameter::Parameter;
 use crate::seen_sizes::SeenSizes;
 use crate::sight::{self, PAGE, is_private};
 use crate::stream_needs::StreamNeeds;
@@ -35,6 +38,17 @@ const FIRST: Bytes = Bytes::mib(384);
 const LEAST: Bytes = Bytes::mib(8);
 /// The size of the largest handles. If a request lacks more than this, a single handle covers all of it.
 const MOST: Bytes = Bytes::mib(512);
+
+pub(crate) const ENTRY: Entry = Entry::new(
+    "compaction",
+    "best fit on a few large handles; when memory is short, those that are partly in use are broken and their contents copied",
+    "our own",
+    |values| Box::new(Compaction::with_handles(values.bytes("first"), values.bytes("most"))),
+)
+.with_parameters(&[
+    Parameter::size("first", "the size of the first handles, unless the memory is small", "384MiB", LEAST, Bytes::mib(1 << 14)),
+    Parameter::size("most", "the size of the largest handles, unless a request needs more", "512MiB", LEAST, Bytes::mib(1 << 14)),
+]);
 /// The maximum size of a handle is the default pool's reserved bytes divided by this number, but at least [`FIRST`].
 const PART_OF_RESERVED: u64 = 2;
 /// The maximum size of a handle is this many times the missing bytes, but at least [`LEAST`]: a stream that needs
@@ -53,8 +67,11 @@ const PART_SCARCE: u64 = 16;
 const PART_FREE: u64 = 4;
 
 /// The policy that serves requests from a few large handles and breaks partly free ones when memory is short.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Compaction {
+    /// The size of the first handles, and of the largest ones.
+    first: Bytes,
+    most: Bytes,
     seen: SeenSizes,
     /// Whether the current request is the first of its size.
     is_first: bool,
@@ -65,7 +82,20 @@ pub struct Compaction {
     step: u32,
 }
 
+impl Default for Compaction {
+    fn default() -> Compaction {
+        Compaction::with_handles(FIRST, MOST)
+    }
+}
+
 impl Compaction {
+    /// Creates a policy without state whose first and largest handles have these sizes.
+    #[must_use]
+    pub fn with_handles(first: Bytes, most: Bytes) -> Compaction {
+        let (seen, needs) = (SeenSizes::default(), StreamNeeds::default());
+        Compaction { first, most, seen, is_first: false, needs, is_refused: false, step: 0 }
+    }
+
     fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
@@ -114,10 +144,10 @@ impl Policy for Compaction {
     }
 
     fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
-        let grown = FIRST.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
+        let grown = self.first.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
         let for_request = Bytes(missing.get().saturating_mul(TIMES_MISSING)).min(self.needs.most(request.stream, missing));
         let near_the_end = Bytes(sight::left(heap) / PART_OF_LEFT);
-        let size = grown.min(for_request).min(near_the_end).min(MOST).max(LEAST).max(missing);
+        let size = grown.min(for_request).min(near_the_end).min(self.most).max(LEAST).max(missing);
         size.checked_round_up(PAGE)
     }
 

@@ -21,12 +21,15 @@
 //! the bytes in use instead of the reserved bytes, and it frees a block recorded on other streams on a helper stream,
 //! so that the block can serve other streams only opportunistically.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
 
+use crate::entry::Entry;
+use crate::parameter::Parameter;
 use crate::shared_steps;
 
 /// The maximum number of streams to try without a wait, because each try is a rung of the ladder.
@@ -37,6 +40,21 @@ const UNIT: Bytes = Bytes(512);
 const STEP: Bytes = Bytes::mib(32);
 /// New segments are multiples of this when the device has little memory left.
 const PAGE: Bytes = Bytes::mib(2);
+
+pub(crate) const ENTRY: Entry = Entry::new(
+    "cuda-async",
+    "a model of cudaMallocAsync's pool as PyTorch configures it: freed memory stays in the pool",
+    "CUDA Programming Guide, Stream-Ordered Memory Allocator; cudaMemPoolAttr",
+    |values| Box::new(CudaAsync::new(values.bytes("threshold"))),
+)
+.with_parameters(&[Parameter::size(
+    "threshold",
+    "the release threshold: free memory above it is released before the pool grows; the driver's own default is 0B",
+    "unlimited",
+    Bytes::ZERO,
+    Bytes::mib(1 << 24),
+)
+.or_unlimited("unlimited")]);
 
 /// The model's rules.
 #[derive(Clone, Debug)]

@@ -23,11 +23,15 @@
 //! original, they stay where they were. Here, stitching waits for the stream. After it has waited for events, this
 //! policy looks for a block once more, but the original does not.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use parkade::policy::{Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
+
+use crate::entry::Entry;
+use crate::parameter::Parameter;
 
 /// Small sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
@@ -37,19 +41,47 @@ const MOST_SMALL: Bytes = Bytes::mib(1);
 const PAGE: Bytes = Bytes::mib(2);
 /// The size of the segment for large requests of less than half of it.
 const LARGE_SEGMENT: Bytes = Bytes::mib(20);
-/// The smallest request for which blocks are stitched.
+/// The smallest request for which blocks are stitched, unless a parameter says more.
 const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
 
+pub(crate) const ENTRY: Entry = Entry::new(
+    "gmlake-like",
+    "similar to GMLake: maps the pages of several free blocks together to serve a large request",
+    "GMLake, ASPLOS 2024; intelligent-machine-learning/glake",
+    |values| Box::new(GmLake::new(values.bytes("fragment"))),
+)
+.with_parameters(&[Parameter::size(
+    "fragment",
+    "the smallest request for which blocks are stitched: GMLake's fragLimit",
+    "512MiB",
+    Bytes::mib(2),
+    Bytes::mib(1 << 24),
+)]);
+
 /// The rules of GMLake.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct GmLake {
+    /// The smallest request for which blocks are stitched.
+    fragment_limit: Bytes,
     /// The size of the segment that the current request would get.
     segment: Bytes,
     /// Whether the last step stitched blocks.
     is_stitching: bool,
 }
 
+impl Default for GmLake {
+    fn default() -> GmLake {
+        GmLake::new(FRAGMENT_LIMIT)
+    }
+}
+
 impl GmLake {
+    /// The rules with this smallest request for which blocks are stitched.
+    #[must_use]
+    pub const fn new(fragment_limit: Bytes) -> GmLake {
+        GmLake { fragment_limit, segment: Bytes::ZERO, is_stitching: false }
+    }
+
     fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
@@ -65,8 +97,8 @@ impl GmLake {
 
     /// The stream's largest blocks, as many as are needed for the request, and their total size. `None` if all of them
     /// together are too small, or if a single block is enough.
-    fn stitched(heap: &Heap, request: &Request) -> Option<(Vec<BlockId>, Bytes)> {
-        if !request.is_expandable || request.size < FRAGMENT_LIMIT {
+    fn stitched(&self, heap: &Heap, request: &Request) -> Option<(Vec<BlockId>, Bytes)> {
+        if !request.is_expandable || request.size < self.fragment_limit {
             return None;
         }
         let (mut blocks, mut bytes) = (Vec::new(), Bytes::ZERO);
@@ -152,7 +184,7 @@ impl Policy for GmLake {
 
     fn relieve(&mut self, heap: &Heap, request: &Request, turn: u32) -> Relief {
         let has_just_stitched = core::mem::take(&mut self.is_stitching) && turn > 0;
-        if !has_just_stitched && let Some((blocks, bytes)) = GmLake::stitched(heap, request) {
+        if !has_just_stitched && let Some((blocks, bytes)) = self.stitched(heap, request) {
             (self.segment, self.is_stitching) = (bytes, true);
             return Relief::Remap { blocks };
         }

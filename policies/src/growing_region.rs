@@ -11,16 +11,67 @@
 //! because memory that changes streams must wait. The limit is checked for all pages of the request, although a free
 //! block at the end of the region may make some of them unnecessary.
 
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use parkade::policy::{Placement, Policy, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 use parkade::{BlockId, Heap, PoolSlot};
 
+use crate::entry::{Entry, Named};
+use crate::parameter::Parameter;
+
 /// Sizes are multiples of this, so that addresses are aligned like cudaMalloc's.
 const UNIT: Bytes = Bytes(512);
 /// The smallest page of virtual memory, which is also the default page.
 const SMALLEST_PAGE: Bytes = Bytes::mib(2);
+
+pub(crate) const ENTRY: Entry = Entry::new(
+    "best-fit-remap",
+    "the smallest free block that is large enough; a growing region of remappable pages per stream",
+    "Knuth, The Art of Computer Programming, 2.5",
+    |values| {
+        let fit = match values.text("fit") {
+            "first" => Fit::First,
+            "next" => Fit::Next,
+            "worst" => Fit::Worst,
+            _ => Fit::Best,
+        };
+        Box::new(GrowingRegion::new(fit).with_page(values.bytes("handle")))
+    },
+)
+.with_parameters(&[
+    Parameter::choice("fit", "which free block is taken", "best", &["best", "first", "next", "worst"]),
+    Parameter::choice("handle", "the size of the driver's handles", "2MiB", HANDLES),
+]);
+
+/// The possible sizes of driver handles. A handle is created, mapped and released as a whole, so small handles need
+/// less memory and large ones need fewer driver calls. 2 MiB is the smallest size that the driver can map; PyTorch's
+/// expandable segments use 20 MiB for large requests.
+const HANDLES: &[&str] = &["2MiB", "4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
+
+pub(crate) const FIRST_FIT: Named = Named::listed(
+    &ENTRY,
+    "best-fit-remap:fit=first",
+    "the lowest free block that is large enough; a growing region of remappable pages per stream",
+    "Knuth, The Art of Computer Programming, 2.5, algorithm A",
+    &[("fit", Cow::Borrowed("first"))],
+);
+pub(crate) const NEXT_FIT: Named = Named::listed(
+    &ENTRY,
+    "best-fit-remap:fit=next",
+    "first fit starting where the last search ended; a growing region of remappable pages per stream",
+    "Knuth, The Art of Computer Programming, 2.5, exercise 6",
+    &[("fit", Cow::Borrowed("next"))],
+);
+pub(crate) const WORST_FIT: Named = Named::listed(
+    &ENTRY,
+    "best-fit-remap:fit=worst",
+    "the largest free block; a growing region of remappable pages per stream",
+    "Wilson and others, Dynamic Storage Allocation, IWMM 1995",
+    &[("fit", Cow::Borrowed("worst"))],
+);
 
 /// The rule that chooses among the free blocks that are large enough for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

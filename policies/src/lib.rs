@@ -10,8 +10,12 @@ mod bfc;
 mod catalogue;
 mod compaction;
 mod cuda_async;
+mod entry;
 mod gmlake;
 mod growing_region;
+mod items;
+mod parameter;
+mod pytorch;
 mod rescue;
 mod rmm_pool;
 mod seen_sizes;
@@ -21,13 +25,14 @@ mod stalloc;
 mod stream_needs;
 
 pub use bfc::{Bfc, BfcKind};
-pub use catalogue::{
-    BESIDE, CATALOGUE, Named, PARAMETERS, Parameter, Unknown, base, items, named, needs_serial_work, pools_are_allocators,
-};
+pub use catalogue::{BESIDE, CATALOGUE, ENTRIES, Policies, Unknown, base, named, needs_serial_work, pools_are_allocators};
 pub use compaction::Compaction;
 pub use cuda_async::CudaAsync;
+pub use entry::{Entry, Named};
 pub use gmlake::GmLake;
 pub use growing_region::{Fit, GrowingRegion};
+pub use items::items;
+pub use parameter::{Accepts, Parameter, Values};
 pub use rescue::{NEEDS_EXPANDABLE, Reach, Rescue, settings_to_rescue};
 pub use rmm_pool::RmmPool;
 pub use stalloc::{FirstStep, Plan, Stalloc, Traced};

@@ -12,7 +12,10 @@
 //! After a program has been rescued, these steps come before PyTorch's release of the entire cache, which would
 //! release memory that the next step needs again.
 
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Policy, PyTorch, Relief, Request, Rung, Wrapper};
@@ -21,7 +24,53 @@ use parkade::settings::{Settings, SettingsError};
 use parkade::units::Bytes;
 use parkade::{Heap, PoolSlot};
 
+use crate::entry::{Entry, Named};
+use crate::parameter::Parameter;
+use crate::pytorch::{EXPANDABLE_ONLY, RELEASE, release_in_one_form, rules, settings_in_one_form};
 use crate::sight::{self, PAGE, is_private};
+
+pub(crate) const ENTRY: Entry = Entry::new(
+    "pytorch-rescue",
+    "pytorch-expandable until a request would fail; then handles that are partly in use are broken to serve the request",
+    "our own",
+    |values| {
+        let reach = if values.text("reach") == "free" { Reach::Free } else { Reach::Breaks };
+        // The values have been checked.
+        let profile = Profile::of(values.text("release")).unwrap_or(&Profile::PYTORCH_2_11);
+        let settings = settings_to_rescue(profile, values.text("settings")).ok().flatten().unwrap_or_default();
+        Box::new(Rescue::new(PyTorch::of(profile, settings), Some(reach)))
+    },
+)
+.with_parameters(&[
+    RELEASE,
+    Parameter::text(
+        "settings",
+        "PYTORCH_CUDA_ALLOC_CONF in brackets; segments are expandable",
+        "",
+        "PyTorch's settings in brackets",
+    ),
+    Parameter::choice("reach", "whether handles in use are broken, or only free memory moves", "breaks", &["breaks", "free"]),
+])
+.not_looking_after_waiting()
+.checked_by(|values| {
+    release_in_one_form(values)?;
+    // The text is checked without the prefix, so that the error quotes exactly what the user wrote.
+    let (profile, _) = rules(values)?;
+    if !settings_to_rescue(profile, values.text("settings")).is_ok_and(|settings| settings.is_some()) {
+        return Err(NEEDS_EXPANDABLE.to_string());
+    }
+    let settings = settings_in_one_form(values)?.filter(|text| text != EXPANDABLE_ONLY);
+    values.set("settings", settings);
+    Ok(())
+});
+
+pub(crate) const FREE_ONLY: Named = Named::listed(
+    &ENTRY,
+    "pytorch-rescue:reach=free",
+    "pytorch-expandable until a request would fail; then memory that is entirely free moves to where it is needed",
+    "our own",
+    &[("reach", Cow::Borrowed("free"))],
+);
 
 /// The actions that a rescue may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

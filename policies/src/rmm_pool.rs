@@ -27,6 +27,7 @@
 //! `empty_cache` releases whole segments. A private pool begins empty and releases all its memory when the program
 //! drops it. While a graph is captured, the policy takes nothing from other streams.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
@@ -34,14 +35,37 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
+use crate::entry::Entry;
+use crate::parameter::Parameter;
 use crate::shared_steps;
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
 
+/// The share of the device's memory that the pool begins with unless a parameter says more: the default of RMM's Python
+/// package.
+const INITIAL_PERCENT: u64 = 50;
+
+pub(crate) const ENTRY: Entry = Entry::new(
+    "rmm-pool",
+    "RAPIDS' pool: best fit per stream, then other streams' blocks; releases memory only under a limit",
+    "rapidsai/rmm, pool_memory_resource, stream_ordered_memory_resource.hpp",
+    |values| Box::new(RmmPool::beginning_with(values.number("initial_percent"))),
+)
+.with_parameters(&[Parameter::number(
+    "initial_percent",
+    "the percentage of the device's memory that the pool begins with",
+    "50",
+    0,
+    100,
+)])
+.keeping_memory_if(|_| true);
+
 /// The rules of RMM's pool.
 #[derive(Clone, Debug)]
 pub struct RmmPool {
+    /// The share of the device's memory that the pool begins with.
+    initial_percent: u64,
     step: Step,
     has_begun: bool,
     /// The existing lists, except those that exist only because a block was freed. A list is kept when it becomes
@@ -91,7 +115,14 @@ impl RmmPool {
     /// Creates an empty pool.
     #[must_use]
     pub fn new() -> RmmPool {
-        RmmPool { step: Step::GiveUp, has_begun: false, lists: BTreeSet::new(), last: None }
+        RmmPool::beginning_with(INITIAL_PERCENT)
+    }
+
+    /// Creates an empty pool that begins with this share of the device's memory, in percent, at most 100.
+    #[must_use]
+    pub fn beginning_with(initial_percent: u64) -> RmmPool {
+        let initial_percent = initial_percent.min(100);
+        RmmPool { initial_percent, step: Step::GiveUp, has_begun: false, lists: BTreeSet::new(), last: None }
     }
 
     /// The first segment, which is added to the default stream's list.
@@ -104,8 +135,9 @@ impl RmmPool {
         if !is_default || core::mem::replace(&mut self.has_begun, true) {
             return None;
         }
-        let half = heap.device_total().0 / 2;
-        let bytes = heap.limit().map_or(half, |limit| half.min(left(heap, limit))) / UNIT * UNIT;
+        let total = heap.device_total().0;
+        let initial = total / 100 * self.initial_percent + total % 100 * self.initial_percent / 100;
+        let bytes = heap.limit().map_or(initial, |limit| initial.min(left(heap, limit))) / UNIT * UNIT;
         self.lists.insert((request.pool, StreamId::DEFAULT));
         (bytes > 0).then_some(Relief::Provide { bytes: Bytes(bytes), stream: StreamId::DEFAULT })
     }

@@ -3,5 +3,6 @@
 
 pub mod bounds;
 pub mod packing;
+pub mod policies;
 pub mod study;
 pub mod workload;

@@ -19,6 +19,7 @@ use parkade_conformance::checks;
 use parkade_conformance::checks::laws_any_policy::{self, Share};
 use parkade_conformance::scenarios::everything;
 use parkade_conformance::suite::{self, Effort, Entry, Group, Progress, Reference, Row, Status, Summary};
+use parkade_research::policies::policies;
 
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{Force, Json, policy};
@@ -163,7 +164,10 @@ impl Command for Args {
 fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Result<Found> {
     let mut entries = match args.policy.as_deref() {
         None => everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
-        Some("all") => laws_any_policy::entries(backend, None, Share::Whole),
+        Some("all") => {
+            let own = policies().own().flat_map(|policy| laws_any_policy::entries(backend, Some(&policy), Share::Whole));
+            laws_any_policy::entries(backend, None, Share::Whole).into_iter().chain(own).collect()
+        }
         Some(name) => laws_any_policy::entries(backend, Some(&policy(name)?), Share::Whole),
     };
     if let Some(filter) = &args.filter {

@@ -12,10 +12,11 @@ use clap::Args;
 use parkade::profile::{Profile as Rules, UnknownRelease};
 use parkade::settings::{ErrorKind, Settings, SettingsError};
 use parkade_analysis::advise::MemoryBudget;
-use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, items, named};
+use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, items};
 use parkade_recording::{LimitSource, Recording, RunLimit};
 use parkade_replay::recognition::{Asked, Recognition, find_limit};
 use parkade_replay::{ReplaySettings, VerifyOptions};
+use parkade_research::policies::policies;
 
 use super::progress::WrongArgument;
 use super::runner::Form;
@@ -310,11 +311,23 @@ fn nearest<'a>(keys: &[&'a str], key: &str) -> Option<&'a str> {
 /// # Errors
 /// There is none; the text states the reason or names similar policies.
 pub fn policy(name: &str) -> Result<Named> {
-    named(name).map_err(|why| {
-        let known = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);
-        let why = if why == Unknown::Name { suggestion(name, known) } else { format!(": {why}") };
-        WrongArgument(format!("there is no policy {name:?}{why}")).into()
-    })
+    policies().named(name).map_err(|why| no_policy(name, &why))
+}
+
+/// Returns the policies of a grid, in which slashes separate the values of a parameter.
+///
+/// # Errors
+/// As for [`policy`].
+pub fn grid(name: &str) -> Result<Vec<Named>> {
+    policies().grid(name).map_err(|why| no_policy(name, &why))
+}
+
+fn no_policy(name: &str, why: &Unknown) -> anyhow::Error {
+    let listed = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);
+    let own: Vec<&str> = policies().own().map(|policy| policy.entry.name).collect();
+    let known = listed.chain(own);
+    let why = if *why == Unknown::Name { suggestion(name, known) } else { format!(": {why}") };
+    WrongArgument(format!("there is no policy {name:?}{why}")).into()
 }
 
 /// Returns up to three similar names as the end of a sentence. Options after the name are ignored.

@@ -58,6 +58,11 @@ impl Subject {
         Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named)).beside(move |_| names::reference(&name))
     }
 
+    /// Returns whether there is a reference policy with the subject's name.
+    pub(super) fn has_reference_policy(&self) -> bool {
+        names::reference(&self.name).is_some()
+    }
+
     /// Returns the policy that `make` creates from a seed. Only randomly assembled policies use the
     /// seed.
     pub(super) fn new<P: Policy + 'static>(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject {

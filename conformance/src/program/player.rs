@@ -44,9 +44,9 @@ impl Default for Habits {
 }
 
 impl Habits {
-    /// Returns the habits of a policy in the catalogue.
+    /// Returns the habits that a policy's declaration states.
     pub(crate) fn of(named: &Named) -> Habits {
-        Habits { keeps_memory: named.keeps_memory, looks_after_waiting: !named.name.starts_with("pytorch") }
+        Habits { keeps_memory: named.keeps_memory(), looks_after_waiting: named.entry.looks_after_waiting }
     }
 
     /// PyTorch's habits: after waiting, it releases free segments and asks the device for memory; a part of a segment that

@@ -16,6 +16,8 @@ const UNIT: u64 = 256;
 #[derive(Debug)]
 pub(super) struct Bfc {
     kind: BfcKind,
+    /// A remainder of at least this many bytes is always split off.
+    waste: u64,
     /// The size of each pool's next region.
     regions: BTreeMap<PoolSlot, u64>,
     turns: Turns<Turn>,
@@ -40,8 +42,8 @@ enum Turn {
 }
 
 impl Bfc {
-    pub(super) fn new(kind: BfcKind) -> Bfc {
-        Bfc { kind, regions: BTreeMap::new(), turns: Turns::none() }
+    pub(super) fn new(kind: BfcKind, waste: u64) -> Bfc {
+        Bfc { kind, waste, regions: BTreeMap::new(), turns: Turns::none() }
     }
 
     fn is_xla(&self) -> bool {
@@ -205,7 +207,7 @@ impl Policy for Bfc {
 
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         let (whole, size) = (u128::from(whole.get()), u128::from(request.size.get()));
-        whole >= 2 * size || whole - size >= u128::from(128 * MIB)
+        whole >= 2 * size || whole - size >= u128::from(self.waste)
     }
 
     fn ladder(&self) -> &'static [Rung] {

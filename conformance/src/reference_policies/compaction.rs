@@ -15,6 +15,8 @@ use super::lists::{Turns, tightest};
 /// The rules, and what they remember.
 #[derive(Debug)]
 pub(super) struct Compaction {
+    /// The sizes of the first and of the largest handles.
+    handles: [u64; 2],
     /// The newest size in each of the 4,096 slots.
     seen: BTreeMap<u64, u64>,
     /// The size of the current request, until it is served or its ladder begins, and whether it is the first of its size.
@@ -62,8 +64,9 @@ fn slot(size: u64) -> u64 {
 }
 
 impl Compaction {
-    pub(super) fn new() -> Compaction {
+    pub(super) fn new(first: u64, most: u64) -> Compaction {
         Compaction {
+            handles: [first, most],
             seen: BTreeMap::new(),
             current: None,
             takes_high_end: false,
@@ -191,11 +194,11 @@ impl Policy for Compaction {
     fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
         let missing = missing.get();
         let limits = [
-            (heap.reserved_in(request.pool).get() / 2).max(384 * MIB),
+            (heap.reserved_in(request.pool).get() / 2).max(self.handles[0]),
             missing.saturating_mul(64),
             self.most_for(request.stream, missing),
             unreserved(heap) / 3,
-            512 * MIB,
+            self.handles[1],
         ];
         let least = limits.into_iter().min()?.max(8 * MIB).max(missing);
         least.div_ceil(PAGE).checked_mul(PAGE).map(Bytes)

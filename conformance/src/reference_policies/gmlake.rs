@@ -8,8 +8,10 @@ use parkade::{BlockId, BlockView, Heap, PoolSlot};
 use super::lists::tightest;
 
 /// The rules, with the size of the segment that the current request would get.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GmLake {
+    /// The smallest request for which blocks are stitched.
+    smallest: u64,
     segment: u64,
     /// Whether the previous step stitched blocks.
     stitched: bool,
@@ -27,8 +29,8 @@ fn segment_for(size: u64) -> u64 {
 }
 
 /// Returns the fewest of the stream's largest blocks that are large enough together, at least two, and their size.
-fn to_stitch(heap: &Heap, request: &Request) -> Option<(Vec<BlockId>, u64)> {
-    if !request.is_expandable || request.size.get() < 512 * MIB {
+fn to_stitch(heap: &Heap, request: &Request, smallest: u64) -> Option<(Vec<BlockId>, u64)> {
+    if !request.is_expandable || request.size.get() < smallest {
         return None;
     }
     let is_own = |block: &BlockView| block.stream == request.stream && block.is_expandable;
@@ -43,6 +45,12 @@ fn to_stitch(heap: &Heap, request: &Request) -> Option<(Vec<BlockId>, u64)> {
         }
     }
     None
+}
+
+impl GmLake {
+    pub(super) fn new(smallest: u64) -> GmLake {
+        GmLake { smallest, segment: 0, stitched: false }
+    }
 }
 
 impl Policy for GmLake {
@@ -105,7 +113,7 @@ impl Policy for GmLake {
     fn relieve(&mut self, heap: &Heap, request: &Request, turn: u32) -> Relief {
         let may_stitch = turn == 0 || !self.stitched;
         self.stitched = false;
-        let found = if may_stitch { to_stitch(heap, request) } else { None };
+        let found = if may_stitch { to_stitch(heap, request, self.smallest) } else { None };
         match found {
             Some((blocks, bytes)) => {
                 self.stitched = true;

@@ -28,17 +28,24 @@ pub(crate) fn reference(name: &str) -> Option<Box<dyn Policy>> {
             };
             Box::new(GrowingRegion::new(fit, value("handle").map_or(2 << 20, size)))
         }
-        "bfc" => Box::new(bfc::Bfc::new(match value("kind") {
-            Some("one-region") => BfcKind::OneRegion,
-            Some("xla") => BfcKind::Xla,
-            Some("xla-growth") => BfcKind::XlaGrowth,
-            _ => BfcKind::Growth,
-        })),
-        "rmm-pool" => Box::new(rmm_pool::RmmPool::new()),
-        "cuda-async" => Box::new(CudaAsync::new(u64::MAX)),
-        "gmlake-like" => Box::new(gmlake::GmLake::default()),
+        "bfc" => {
+            let kind = match value("kind") {
+                Some("one-region") => BfcKind::OneRegion,
+                Some("xla") => BfcKind::Xla,
+                Some("xla-growth") => BfcKind::XlaGrowth,
+                _ => BfcKind::Growth,
+            };
+            Box::new(bfc::Bfc::new(kind, value("waste").map_or(128 << 20, size)))
+        }
+        "rmm-pool" => Box::new(rmm_pool::RmmPool::new(
+            value("initial_percent").map_or(50, |percent| percent.parse().expect("the name has a valid number")),
+        )),
+        "cuda-async" => Box::new(CudaAsync::new(value("threshold").map_or(u64::MAX, size))),
+        "gmlake-like" => Box::new(gmlake::GmLake::new(value("fragment").map_or(512 << 20, size))),
         "stalloc" => Box::new(Stalloc::new(plan::Plan::default())),
-        "compaction" => Box::new(compaction::Compaction::new()),
+        "compaction" => {
+            Box::new(compaction::Compaction::new(value("first").map_or(384 << 20, size), value("most").map_or(512 << 20, size)))
+        }
         _ => return None,
     })
 }
@@ -74,5 +81,5 @@ fn parameter<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 fn size(text: &str) -> u64 {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let number: u64 = digits.parse().expect("the name has a valid size");
-    number << if text.ends_with("GiB") { 30 } else { 20 }
+    number << ["B", "KiB", "MiB", "GiB", "TiB"].iter().position(|unit| text[digits.len()..] == **unit).expect("a unit") * 10
 }

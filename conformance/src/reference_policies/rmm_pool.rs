@@ -15,6 +15,8 @@ const UNIT: u64 = 256;
 /// The rules of the pool.
 #[derive(Debug)]
 pub(super) struct RmmPool {
+    /// The percentage of the device's memory in the first segment.
+    percent: u64,
     has_initial_segment: bool,
     /// The lists that exist even if they are empty, because a request on the stream has created them.
     lists: BTreeSet<(PoolSlot, StreamId)>,
@@ -45,8 +47,8 @@ enum Turn {
 }
 
 impl RmmPool {
-    pub(super) fn new() -> RmmPool {
-        RmmPool { has_initial_segment: false, lists: BTreeSet::new(), turns: Turns::none() }
+    pub(super) fn new(percent: u64) -> RmmPool {
+        RmmPool { percent, has_initial_segment: false, lists: BTreeSet::new(), turns: Turns::none() }
     }
 
     /// Returns the pool's maximum size, if there is one.
@@ -75,8 +77,8 @@ impl RmmPool {
             return None;
         }
         self.has_initial_segment = true;
-        let half = heap.device_total().get() / 2;
-        let bytes = RmmPool::rest(heap).map_or(half, |rest| rest.min(half)) / UNIT * UNIT;
+        let share = u128::from(heap.device_total().get()) * u128::from(self.percent) / 100;
+        let bytes = RmmPool::rest(heap).unwrap_or(u64::MAX).min(share as u64) / UNIT * UNIT;
         self.lists.insert((request.pool, StreamId::DEFAULT));
         if bytes == 0 {
             return None;

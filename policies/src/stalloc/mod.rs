@@ -33,6 +33,7 @@
 
 mod plan;
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -42,10 +43,19 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
+use crate::entry::Entry;
+
 pub use plan::{FirstStep, Plan, Traced};
 
 /// The number of entries in the plan to search if a request is not the next one.
 const LOOKAHEAD: usize = 64;
+
+pub(crate) const ENTRY: Entry = Entry::new(
+    "stalloc",
+    "STAlloc: in studies, the program's first step is planned in advance; PyTorch's policy serves everything else",
+    "STAlloc, arXiv 2507.16274; infinigence/STAlloc",
+    |_| Box::new(Stalloc::new()),
+);
 
 /// The rules of STAlloc.
 #[derive(Clone, Debug)]

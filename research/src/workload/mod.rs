@@ -495,7 +495,7 @@ mod tests {
                 let outcome = run(&workload, policy.make(), &RunOptions::new(1 << 36));
                 if !outcome.fits() {
                     // A policy that begins by taking the entire device has nothing left for a pool.
-                    assert!(policy.keeps_memory, "{}: {:?}", policy.name, outcome.ending);
+                    assert!(policy.keeps_memory(), "{}: {:?}", policy.name, outcome.ending);
                     continue;
                 }
                 let reserved = outcome.peak_reserved_bytes;

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
-use parkade_policies::{BESIDE, CATALOGUE as POLICIES, Named, PARAMETERS, Parameter, needs_serial_work};
+use parkade_policies::{BESIDE, CATALOGUE as POLICIES, Named, Parameter, needs_serial_work};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::Asked;
 use parkade_replay::{Requests, VerifyError, VerifyOptions};
+use parkade_research::policies::policies as known_policies;
 use parkade_research::study::Addresses;
 use parkade_research::study::largest_batch::CONTEXT_BYTES;
 use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, Precision, PreparedWorkload, Share, Source};
@@ -25,7 +26,7 @@ use super::rows::Shard;
 use super::show::Shown;
 use super::usable::Usable;
 use crate::recordings::Inputs;
-use crate::terminal::args::{policy, suggestion};
+use crate::terminal::args::{grid, suggestion};
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::outputs::Target;
 use crate::terminal::progress::WrongArgument;
@@ -104,13 +105,13 @@ pub(super) fn items(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| parkade_policies::items(list))
 }
 
-/// The policies of these names, each once.
+/// The policies of these names and grids, each once.
 pub(super) fn policies(lists: &[String]) -> Result<Vec<Named>> {
     let mut policies: Vec<Named> = Vec::new();
     for item in items(lists) {
         let found: Vec<Named> = match item {
-            "all" => POLICIES.to_vec(),
-            name => vec![policy(name)?],
+            "all" => POLICIES.iter().cloned().chain(known_policies().own()).collect(),
+            name => grid(name)?,
         };
         policies.extend(found);
     }
@@ -415,6 +416,7 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
   parkade sweep
   parkade sweep --workloads all,snapshot.pickle --policies pytorch,pytorch-expandable --capacities 1.02,1.1,80GiB
   parkade sweep snapshot.pickle --policies pytorch-expandable,pytorch-rescue,compaction
+  parkade sweep --policies 'bfc:kind=growth/xla-growth;waste=32MiB/128MiB/512MiB' --seeds 10
   parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
@@ -439,7 +441,8 @@ pub struct Args {
     workloads: Vec<OsString>,
     /// Policies, or all, which leaves out pytorch-rescue and compaction. Some take parameters, which --list prints:
     /// 'best-fit-remap:fit=first;handle=20MiB', 'pytorch:release=2.15;settings=[expandable_segments:True]',
-    /// pytorch-rescue:reach=free.
+    /// pytorch-rescue:reach=free. Slashes make a grid, which is every combination of the values:
+    /// 'best-fit-remap:fit=best/first;handle=2MiB/20MiB'.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     pub(super) policies: Vec<String>,
     /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB). [default: 1.0,1.02,1.05,1.1,1.25; with --largest-batch all cards]
@@ -533,12 +536,16 @@ pub(super) fn names_text(columns: usize) -> String {
     POLICIES.iter().for_each(|policy| add_policy(out, columns, policy));
     let _ = writeln!(out, "\npolicies that are not part of `all`");
     BESIDE.iter().for_each(|policy| add_policy(out, columns, policy));
-    let _ = writeln!(out, "\nparameters of policies (NAME:key=value;key=value)");
-    for Parameter { policy, key, says, usual, values } in PARAMETERS {
-        let usual = if usual.is_empty() { String::new() } else { format!("; {usual} unless given") };
-        add_name(out, columns, &format!("{policy}:{key}="), &format!("{says}{usual}"));
-        if !values.is_empty() {
-            add_name(out, columns, "", &values.join(", "));
+    if known_policies().own().next().is_some() {
+        let _ = writeln!(out, "\npolicies of this program");
+        known_policies().own().for_each(|policy| add_policy(out, columns, &policy));
+    }
+    let _ = writeln!(out, "\nparameters of policies (NAME:key=value;key=value), and grids of them (NAME:key=value/value)");
+    for entry in known_policies().entries() {
+        for Parameter { key, says, usual, accepts } in entry.parameters {
+            let usual = if usual.is_empty() { String::new() } else { format!("; {usual} unless given") };
+            add_name(out, columns, &format!("{}:{key}=", entry.name), &format!("{says}{usual}"));
+            add_name(out, columns, "", &accepts.to_string());
         }
     }
     let _ = writeln!(out, "\naddress models: where the device places segments (--addresses)");
@@ -565,7 +572,7 @@ view! {
         /// The generators.
         generators: Vec<Generator> = all(workload::generator_names(), Generator::of),
         /// The policies.
-        policies: Vec<Policy> = all(POLICIES.iter().chain(BESIDE), Policy::of),
+        policies: Vec<Policy> = all(POLICIES.iter().chain(BESIDE).cloned().chain(known_policies().own()), Policy::of),
         /// Where a device places segments.
         address_models: Vec<Model> = all(Addresses::ALL, Model::of),
     }
@@ -592,22 +599,22 @@ view! {
 }
 
 view! {
-    struct Policy(policy: &'static Named) {
+    struct Policy(policy: Named) {
         /// The policy's name.
-        name: &'static str = &policy.name,
+        name: String = policy.name.to_string(),
         /// What it does.
-        says: &'static str = &policy.says,
+        says: String = policy.says.to_string(),
         /// Where it comes from.
         source: &'static str = policy.source,
         /// Whether `all` of `sweep` includes it.
-        is_among_all: bool = POLICIES.iter().any(|known| known.name == policy.name),
+        is_among_all: bool = BESIDE.iter().all(|known| known.name != policy.name),
         /// Whether only one thread at a time may use the GPU under PyTorch (`serial=True`).
         needs_serial_work: bool = needs_serial_work(&policy.name),
         /// How PyTorch can use it: `default`, `setting` (`PYTORCH_CUDA_ALLOC_CONF`), `release` (a different one of PyTorch),
         /// `enable` (`parkade.enable`) or `simulator` (not).
         under_pytorch: Word<Usable> = Word::of(&Usable::of(&policy.name)),
         /// What its name takes as `key=value`.
-        parameters: Vec<Taken> = all(PARAMETERS.iter().filter(|taken| taken.policy == policy.name), Taken::of),
+        parameters: Vec<Taken> = all(policy.own_parameters(), Taken::of),
     }
 }
 
@@ -620,7 +627,9 @@ view! {
         /// The default value; empty if it is not one of the values.
         usual: &'static str = parameter.usual,
         /// The values; empty if there are too many to list.
-        values: Vec<&'static str> = parameter.values.to_vec(),
+        values: Vec<&'static str> = parameter.choices().to_vec(),
+        /// The accepted values in words: their range, or all of them.
+        accepts: String = parameter.accepts.to_string(),
     }
 }
 

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade_policies::{Named, named};
+use parkade_policies::Named;
+use parkade_research::policies::policies;
 use parkade_research::study::sweep::{
     BUILD, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Source, Summary, needs_by_construction,
     takes_a_share_at_first,
@@ -244,7 +245,7 @@ pub struct Finished {
 impl Finished {
     /// The rows of a plan, compared with the policy at index `baseline`; without sources and ideal allocators.
     pub(crate) fn of(plan: Plan, rows: Vec<Row>, baseline: usize, overlap: Overlap) -> Finished {
-        let known: Vec<Option<Named>> = plan.policies.iter().map(|name| named(name).ok()).collect();
+        let known: Vec<Option<Named>> = plan.policies.iter().map(|name| policies().named(name).ok()).collect();
         let takes_a_share: BTreeSet<String> = known
             .iter()
             .flatten()

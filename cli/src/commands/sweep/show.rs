@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
-use parkade_policies::named;
+use parkade_research::policies::policies;
 use parkade_research::study::sweep::{
     BoundRatios, Capacity, Cell, Comparison, Course, CourseOfAll, Level, Plan, PlannedWorkload, PolicySummary, Row,
     SeedComparison, Share, Without,
@@ -89,7 +89,7 @@ fn baseline(shown: &Shown, plan: &Plan) -> Result<usize> {
     match &shown.baseline {
         None => Ok(place("pytorch").unwrap_or(0)),
         Some(name) => {
-            let known = named(name).map_or_else(|_| name.clone(), |known| known.name.into_owned());
+            let known = policies().named(name).map_or_else(|_| name.clone(), |known| known.name.into_owned());
             place(&known).ok_or_else(|| anyhow!("--baseline {name:?} is not one of the policies: {}", plan.policies.join(", ")))
         }
     }

@@ -78,7 +78,7 @@ pub const LAWS: [(Law, &str); 18] = [
     (Law::Answers, "the policy returns only valid answers"),
 ];
 
-/// Returns the entries of one policy, or of all policies if `only` is `None`.
+/// Returns the entries of one policy, or of all policies of the catalogue if `only` is `None`.
 #[must_use]
 pub fn entries(backend: &AnyBackend, only: Option<&Named>, share: Share) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
@@ -89,8 +89,8 @@ pub fn entries(backend: &AnyBackend, only: Option<&Named>, share: Share) -> Vec<
         let maps_pages = maps_pages(&named.make());
         let list = entries_of(backend, &subject, share).into_iter();
         entries.extend(list.map(|entry| if maps_pages { entry.requires(Requirement::ExpandableSegments) } else { entry }));
-        // PyTorch's own policy is judged by the reference allocator.
-        if backend.is_simulated() && (*named.make()).as_pytorch().is_none() {
+        // PyTorch's own policy is judged by the reference allocator; a program's own policies have no reference.
+        if backend.is_simulated() && (*named.make()).as_pytorch().is_none() && subject.has_reference_policy() {
             entries.push(policy_choices::entry(&subject, share));
         }
     }

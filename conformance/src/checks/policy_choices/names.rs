@@ -1,7 +1,7 @@
 //! Checks the names of policies: each name, with any parameters in any order, leads to the rules that `docs/policies.md` states
 //! and to a single form of the name, and wrong names are refused.
 
-use parkade_policies::{BESIDE, CATALOGUE, PARAMETERS, Unknown, base, items, named, needs_serial_work, pools_are_allocators};
+use parkade_policies::{BESIDE, CATALOGUE, ENTRIES, Unknown, base, items, named, needs_serial_work, pools_are_allocators};
 use proptest::prelude::*;
 
 use super::programs::{SALT, TIMES, deciding, play};
@@ -83,12 +83,27 @@ const NAMES: [(&str, &[Values]); 9] = [
             ),
         ],
     ),
-    ("bfc", &[("kind", &[("growth", ""), ("one-region", "one-region"), ("xla", "xla"), ("xla-growth", "xla-growth")])]),
-    ("rmm-pool", &[]),
-    ("cuda-async", &[]),
-    ("gmlake-like", &[]),
+    (
+        "bfc",
+        &[
+            ("kind", &[("growth", ""), ("one-region", "one-region"), ("xla", "xla"), ("xla-growth", "xla-growth")]),
+            ("waste", &[("128MiB", ""), ("131072KiB", ""), ("256B", "256B"), ("2MiB", "2MiB"), ("1024MiB", "1GiB")]),
+        ],
+    ),
+    ("rmm-pool", &[("initial_percent", &[("50", ""), ("0", "0"), ("1", "1"), ("33", "33"), ("100", "100")])]),
+    (
+        "cuda-async",
+        &[("threshold", &[("unlimited", ""), ("0B", "0B"), ("32MiB", "32MiB"), ("98304KiB", "96MiB"), ("16TiB", "16TiB")])],
+    ),
+    ("gmlake-like", &[("fragment", &[("512MiB", ""), ("2MiB", "2MiB"), ("5000KiB", "5000KiB"), ("1024MiB", "1GiB")])]),
     ("stalloc", &[]),
-    ("compaction", &[]),
+    (
+        "compaction",
+        &[
+            ("first", &[("384MiB", ""), ("8MiB", "8MiB"), ("9MiB", "9MiB"), ("1024MiB", "1GiB")]),
+            ("most", &[("512MiB", ""), ("8MiB", "8MiB"), ("30MiB", "30MiB"), ("16GiB", "16GiB")]),
+        ],
+    ),
 ];
 
 /// Former names and their replacements.
@@ -119,10 +134,18 @@ const REMOVED: [(&str, &str); 7] = [
     ("tlsf-remap", "best-fit-remap"),
 ];
 /// Names with wrong parameters, and a text that the error must contain.
-const WRONG: [(&str, &str); 17] = [
-    ("rmm-pool:handle=4MiB", "has no parameters"),
-    ("compaction:reach=free", "has no parameters"),
-    ("bfc:handle=4MiB", "it has kind"),
+const WRONG: [(&str, &str); 25] = [
+    ("stalloc:handle=4MiB", "has no parameters"),
+    ("pytorch-expandable:release=2.15", "has no parameters"),
+    ("compaction:reach=free", "it has first, most"),
+    ("compaction:most=7MiB", "a size from 8MiB to 16GiB"),
+    ("rmm-pool:initial_percent=101", "a whole number from 0 to 100"),
+    ("cuda-async:threshold=all", "or unlimited"),
+    ("gmlake-like:fragment=2MB", "a size from 2MiB to 16TiB"),
+    ("bfc:waste=255B", "a size from 256B to 16TiB"),
+    ("bfc:kind=xla/growth", "several values"),
+    ("rmm-pool:initial_percent=", "has no value"),
+    ("bfc:handle=4MiB", "it has kind, waste"),
     ("bfc:kind=xla;kind=xla", "given twice"),
     ("bfc:kind", "has no value"),
     ("bfc:kind=", "has no value"),
@@ -148,19 +171,19 @@ fn check_listed() -> Result<(), Broken> {
     })?;
     for listed in CATALOGUE.iter().chain(BESIDE) {
         let name = &*listed.name;
-        let found = named(name).map(|found| (found.name, found.keeps_memory));
-        holds(found == Ok((listed.name.clone(), listed.keeps_memory)), || format!("{name:?} leads to {found:?}"))?;
-        check_facts(name, listed.keeps_memory)?;
+        let found = named(name).map(|found| found.name);
+        holds(found.as_deref() == Ok(name), || format!("{name:?} leads to {found:?}"))?;
+        check_facts(name, listed.keeps_memory())?;
         holds(reference(name).is_some(), || format!("{name:?} has no reference policy"))?;
     }
-    for parameter in PARAMETERS {
-        let keys = NAMES.iter().find(|(name, _)| *name == parameter.policy).map(|(_, keys)| *keys).unwrap_or_default();
+    for (policy, parameter) in ENTRIES.iter().flat_map(|entry| entry.parameters.iter().map(|parameter| (entry.name, parameter))) {
+        let keys = NAMES.iter().find(|(name, _)| *name == policy).map(|(_, keys)| *keys).unwrap_or_default();
         let values = keys.iter().find(|(key, _)| *key == parameter.key).map(|(_, values)| *values).unwrap_or_default();
         let usual = values.iter().find(|(written, short)| short.is_empty() && *written == parameter.usual);
         let is_usual = usual.is_some() || parameter.key == "settings" || parameter.usual == "2.11";
         holds(!values.is_empty() && is_usual, || format!("{parameter:?} is not documented"))?;
         let listed: Vec<&str> = values.iter().map(|(written, _)| *written).collect();
-        holds(parameter.values.is_empty() || parameter.values == listed, || {
+        holds(parameter.choices().is_empty() || parameter.choices() == listed, || {
             format!("{parameter:?}, but documented: {listed:?}")
         })?;
     }
@@ -177,7 +200,7 @@ fn check_facts(name: &str, keeps_memory: bool) -> Result<(), Broken> {
     let moves_only_free = name.ends_with("reach=free");
     let is_serial = stem == "compaction" || stem == "pytorch-rescue" && !moves_only_free;
     let facts = (base(name), needs_serial_work(name), pools_are_allocators(name), keeps_memory);
-    let keeps = stem == "rmm-pool" || stem == "bfc" && name != "bfc";
+    let keeps = stem == "rmm-pool" || stem == "bfc" && name.contains("kind=");
     let expected = (stem, is_serial, ["bfc", "rmm-pool"].contains(&stem), keeps);
     holds(facts == expected, || {
         format!("{name:?}: base, serial work, pools as allocators and keeping memory are {facts:?} instead of {expected:?}")
@@ -251,7 +274,7 @@ fn check_drawn(backend: &AnyBackend, effort: &Effort) -> Verdict {
         let broken = |broken: Broken| Stopped::Broken(broken, String::new());
         let found = named(text).map_err(|error| broken(Broken::new(Law::Choices, format!("{text:?}: {error}"))))?;
         holds(found.name == *name, || format!("{text:?} leads to {:?} instead of {name:?}", found.name)).map_err(broken)?;
-        check_facts(name, found.keeps_memory).map_err(broken)?;
+        check_facts(name, found.keeps_memory()).map_err(broken)?;
         play(&Subject::of(&found), backend, setup, steps)
     })
 }

@@ -23,10 +23,11 @@ use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_policies::{CATALOGUE, Named, Unknown, named};
+use parkade_policies::{CATALOGUE, Named, Unknown};
 use parkade_sim::{SimDevice, SimOptions};
 
 use super::options::{self, Done, Generator, Key, MAX_BYTES, WorkloadError, within};
+use crate::policies::policies;
 use crate::workload::{Event, Workload};
 
 pub use super::options::AttackError;
@@ -331,7 +332,7 @@ impl RobsonAgainst {
     /// the first policy in the catalogue if no policy has that name.
     pub(super) fn new(against: &str) -> RobsonAgainst {
         let numbers = Robson { unit_bytes: 160 * MIB, largest_units: 16, live_units: 256 };
-        RobsonAgainst { numbers, against: named(against).unwrap_or_else(|_| CATALOGUE[0].clone()) }
+        RobsonAgainst { numbers, against: policies().named(against).unwrap_or_else(|_| CATALOGUE[0].clone()) }
     }
 }
 
@@ -343,11 +344,11 @@ impl Generator for RobsonAgainst {
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
             "against" => {
-                let policies = |why| match why {
+                let instead = |why| match why {
                     Unknown::Name => CATALOGUE.iter().map(|policy| &*policy.name).collect::<Vec<_>>().join(", "),
                     why => format!("a policy ({why})"),
                 };
-                self.against = named(value).or_else(|why| options::refused(key, value, policies(why)))?;
+                self.against = policies().named(value).or_else(|why| options::refused(key, value, instead(why)))?;
             }
             "unit_bytes" => self.numbers.unit_bytes = options::bytes(key, value)?,
             "largest_units" => self.numbers.largest_units = options::number(key, value)?,
@@ -443,6 +444,7 @@ mod tests {
     use parkade::policy::PyTorch;
     use parkade::settings::Settings;
     use parkade::units::PoolClass;
+    use parkade_policies::named;
     use parkade_sim::PAGE_BYTES;
 
     use super::*;
