@@ -327,6 +327,41 @@ fn handles_have_the_size_that_the_policy_s_name_says() {
 }
 
 #[test]
+fn a_grid_has_a_table_for_each_parameter_in_every_form() {
+    let folder = Folder::new("sweep-grid");
+    let (page, rows) = (at(&folder, "page.html"), at(&folder, "rows.jsonl"));
+    let asked = |more: &[&str]| {
+        let workload = "transformer:layers=2,hidden=64,heads=2,vocabulary=100,sequence=64,batch=8,mixed=on,steps=2";
+        let grid = "best-fit-remap:fit=best/first;handle=2MiB/20MiB";
+        let asked = ["sweep", "-w", workload, "-p", grid, "-c", "1.0", "--seeds", "3", "--bounds", "0", "-o", &rows];
+        let run = call(&[&asked, more].concat());
+        assert_eq!((run.code, run.err.as_str()), (0, ""));
+        run
+    };
+    let shown = [asked(&["--html", &page]).out, asked(&["--all"]).out, asked(&["--markdown"]).out, bytes(&page)];
+    for text in &shown {
+        let tables = ["fit", "handle"].map(|key| text.matches(&format!("The parameter {key} of best-fit-remap")).count());
+        assert_eq!(tables, [1, 1], "{text}");
+    }
+    assert!(shown[2].contains("\n| value of handle | memory/LOAD |") && shown[2].contains("\n| 20MiB | "), "{}", shown[2]);
+    let object = json(&asked(&["--json"]));
+    let need = |place: usize| object["policies"][place]["memory_over_load"]["mean"].as_f64().expect("a mean");
+    let handle = &object["parameters"][1];
+    assert_eq!((&handle["parameter"], &handle["reference"], &handle["cases"]), (&"handle".into(), &"2MiB".into(), &2.into()));
+    for (place, policies) in [[0, 2], [1, 3]].into_iter().enumerate() {
+        let mean = handle["values"][place]["memory_over_load"]["mean"].as_f64().expect("a mean");
+        assert!((mean - (need(policies[0]) * need(policies[1])).sqrt()).abs() < 1e-9, "{handle}");
+    }
+    let large = &handle["values"][1];
+    assert_eq!((&large["value"], &large["over_seeds"]["p_is_exact"]), (&"20MiB".into(), &true.into()), "{large}");
+    assert!(handle["values"][0]["versus_reference"].is_null() && object["least_p_of_parameters"].is_f64(), "{object}");
+    let merged = json(&call(&["merge", &rows, "-o", &at(&folder, "merged.jsonl"), "--json"]));
+    assert_eq!(merged["parameters"], object["parameters"], "rows are enough");
+    let without = json(&sweep(&folder, &["--json", "--bounds", "0"]))["parameters"].clone();
+    assert_eq!(without.as_array().map(Vec::len), Some(1), "pytorch's settings vary: {without}");
+}
+
+#[test]
 fn the_lists_name_everything() {
     let run = call(&["sweep", "--list"]);
     assert_eq!(run.code, 0);

@@ -141,7 +141,8 @@ impl Parameter {
     }
 
     /// The value as it stands in a name.
-    pub(crate) fn written(&self, value: &str) -> String {
+    #[must_use]
+    pub fn written(&self, value: &str) -> String {
         if self.in_brackets() { format!("[{value}]") } else { value.to_string() }
     }
 }

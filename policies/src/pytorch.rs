@@ -14,7 +14,7 @@ use crate::parameter::{Parameter, Values};
 
 /// The release with these rules.
 pub(crate) const RELEASE: Parameter =
-    Parameter::text("release", "the release with these rules: 2.15, 2.11.0", "2.11", "a release of PyTorch from 2.0 on");
+    Parameter::text("release", "the release with these rules: 2.15, 2.11.0", "2.11", "a release of PyTorch from 2.1 on");
 
 pub(crate) const ENTRY: Entry =
     Entry::new("pytorch", "PyTorch 2.11's default settings", "c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11", |values| {

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 
 use parkade_policies::{BESIDE, CATALOGUE};
 use parkade_research::study::sweep::{
-    BoundRatios, Capacity, Cell, Course, CourseOfAll, Level, Plan, PlannedWorkload, PolicySummary, SeedComparison, Without,
+    AblatedValue, Ablation, BoundRatios, Capacity, Cell, Course, CourseOfAll, Level, Plan, PlannedWorkload, PolicySummary,
+    SeedComparison, Without,
 };
 
 use super::rows::Finished;
@@ -220,7 +221,7 @@ fn amount(finished: &Finished, policy: &PolicySummary) -> String {
 pub(super) fn left_out(plan: &Plan) -> Option<String> {
     let is_run = |name: &str| plan.policies.iter().any(|policy| policy == name);
     let names: Vec<&str> = BESIDE.iter().map(|policy| &*policy.name).collect();
-    let is_all = CATALOGUE.iter().all(|policy| is_run(&policy.name)) && !names.iter().any(|name| is_run(name));
+    let is_all = is_of_the_catalogue(plan) && !names.iter().any(|name| is_run(name));
     is_all.then(|| format!("not run: {}, which only -p NAME runs", output::enumerated(&names)))
 }
 
@@ -263,7 +264,83 @@ pub(super) fn all(finished: &Finished) -> Vec<Grid> {
     grids.extend(places.iter().map(|&place| waiting_of_cells(finished, place)));
     grids.extend(over_seeds(finished));
     grids.extend([memory(finished), driver(finished), course(finished)]);
+    grids.extend(ablations(finished));
     grids
+}
+
+/// A table for each parameter whose values the sweep varies.
+pub(super) fn ablations(finished: &Finished) -> impl Iterator<Item = Grid> {
+    finished.ablations.all.iter().map(|ablation| of_parameter(finished, ablation))
+}
+
+/// A table for each parameter, where there is little room: two policies have been compared already, and the entire catalogue contains
+/// grids that nobody asked for.
+pub(super) fn brief_ablations(finished: &Finished) -> impl Iterator<Item = Grid> {
+    let is_asked_for = finished.plan.policies.len() > 2 && !is_of_the_catalogue(&finished.plan);
+    ablations(finished).filter(move |_| is_asked_for)
+}
+
+/// Whether a sweep runs the entire catalogue.
+fn is_of_the_catalogue(plan: &Plan) -> bool {
+    CATALOGUE.iter().all(|policy| plan.policies.iter().any(|name| *name == policy.name))
+}
+
+/// The values of one parameter.
+fn of_parameter(finished: &Finished, ablation: &Ablation) -> Grid {
+    let Ablation { policy, key, reference, is_default, cases, values } = ablation;
+    let base = &values[*reference].value;
+    let has_seeds = values.iter().any(|value| value.over_seeds.is_some());
+    let mut header = vec![Head { name: format!("value of {key}"), short: (*key).to_owned() }];
+    header.extend(["memory/LOAD", "range"].map(Head::from));
+    header.push(Head::named("driver ms, plenty", "ms plenty"));
+    header.push(Head { name: format!("over {base}"), short: format!("/{base}") });
+    header.push(Head::from("less/same/more"));
+    if has_seeds {
+        header.extend([Head::named("over the seeds", "over seeds"), Head::from("p")]);
+    }
+    let which = if *is_default { "the default" } else { "the first value, because the default is not in the sweep" };
+    let mut note = format!(
+        "Geometric means over {} for each value of {key}, with the smallest and the largest value: each workload under each \
+         combination of the other parameters of {policy}, where the workload fits with every value that fits at all. Driver \
+         time is that with plenty of memory. Then against {key}={base}, {which}, case by case: the ratio of the memory, and \
+         the number of cases in which a value needs less, as much, or more.",
+        output::count(*cases as u64, "case")
+    );
+    if has_seeds {
+        let all = finished.ablations.all.iter().flat_map(|ablation| &ablation.values);
+        let comparisons = all.filter(|value| value.over_seeds.is_some()).count();
+        let least = finished.ablations.least_p.map_or_else(String::new, |p| format!(" No p value can be below {}.", p_value(p)));
+        let _ = write!(
+            note,
+            " Over the seeds: the same ratio for the workloads with the most seeds, its 95 % bootstrap interval (BCa), and the p \
+             value of Wilcoxon's signed-rank test with one difference for each seed, corrected for all {comparisons} \
+             comparisons of parameters (Holm).{least}"
+        );
+    }
+    let rows = values.iter().map(|value| value_row(value, has_seeds)).collect();
+    Grid { title: format!("The parameter {key} of {policy}"), note, header, rows }
+}
+
+fn value_row(value: &AblatedValue, has_seeds: bool) -> Vec<String> {
+    let compared = value.versus.as_ref();
+    let mut row = vec![
+        value.value.clone(),
+        value.ratio.map_or_else(none, |level| ratio(level.mean)),
+        value.ratio.map_or_else(none, |level| range(level, ratio)),
+        value.driver_ns.map_or_else(none, |level| number(level.mean / 1e6)),
+        compared.and_then(|versus| versus.ratio).map_or_else(none, |level| ratio(level.mean)),
+        compared.map_or_else(none, |versus| versus.counts.map(|count| count.to_string()).join("/")),
+    ];
+    if has_seeds {
+        let over = value.over_seeds.as_ref();
+        let level = over.and_then(|over| over.ratio);
+        row.push(level.map_or_else(none, |level| format!("{} ({})", ratio(level.mean), range(level, ratio))));
+        row.push(over.map_or_else(none, |over| p_value(over.corrected_p)));
+    }
+    if value.faults > 0 {
+        row.iter_mut().skip(1).for_each(|cell| FAULT.clone_into(cell));
+    }
+    row
 }
 
 /// Explains the smallest memory.

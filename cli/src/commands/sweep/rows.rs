@@ -15,8 +15,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use parkade_policies::Named;
 use parkade_research::policies::policies;
 use parkade_research::study::sweep::{
-    BUILD, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Source, Summary, needs_by_construction,
-    takes_a_share_at_first,
+    Ablations, BUILD, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Source, Summary,
+    needs_by_construction, takes_a_share_at_first,
 };
 use serde::{Deserialize, Serialize};
 
@@ -236,6 +236,8 @@ pub struct Finished {
     pub(crate) overlap: Overlap,
     /// The summary of the rows.
     pub(crate) summary: Summary,
+    /// What each parameter does whose values the sweep varies.
+    pub(crate) ablations: Ablations,
     /// Each policy's need for equal buffers that stay, relative to their sum.
     pub(crate) equal_buffers: Vec<Option<f64>>,
     /// The policies that take a share of all memory before the program begins.
@@ -256,7 +258,8 @@ impl Finished {
         let mut summary = Summary::of(&plan, &rows, baseline);
         leave_artefacts_out(&plan, &takes_a_share, &mut summary);
         let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
-        Finished { plan, rows, sources, policies, beside, overlap, summary, equal_buffers, takes_a_share }
+        let ablations = Ablations::of(&plan, &rows, &summary);
+        Finished { plan, rows, sources, policies, beside, overlap, summary, ablations, equal_buffers, takes_a_share }
     }
 
     /// Notes on the builds that made the rows; empty if this build made all of them.

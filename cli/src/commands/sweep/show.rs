@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade_research::policies::policies;
 use parkade_research::study::sweep::{
-    BoundRatios, Capacity, Cell, Comparison, Course, CourseOfAll, Level, Plan, PlannedWorkload, PolicySummary, Row,
-    SeedComparison, Share, Without,
+    AblatedValue, Ablation, BoundRatios, Capacity, Cell, Comparison, Course, CourseOfAll, Level, Plan, PlannedWorkload,
+    PolicySummary, Row, SeedComparison, Share, Without,
 };
 
 use super::grids::{self, Grid};
@@ -163,7 +163,7 @@ impl Shown {
         answer.gap();
         if self.all {
             answer.paragraph(subject);
-            for grid in grids::short(finished) {
+            for grid in grids::short(finished).into_iter().chain(grids::ablations(finished)) {
                 answer.gap();
                 grid.add_to(&mut answer);
             }
@@ -172,6 +172,10 @@ impl Shown {
         } else {
             grids::brief(finished).add_to(&mut answer);
             answer.paragraph(usable::LEGEND);
+            for grid in grids::brief_ablations(finished) {
+                answer.gap();
+                grid.add_to(&mut answer);
+            }
             answer.paragraphs(grids::not_monotone(finished));
             answer.paragraphs(grids::left_out(&finished.plan));
             answer.paragraph(subject);
@@ -228,6 +232,11 @@ view! {
             finished.summary.policies.iter().zip(&finished.summary.cells).zip(&finished.equal_buffers),
             |((policy, cells), equal_buffers)| Policy::of(&finished.plan, policy, cells, *equal_buffers),
         ),
+        /// Each parameter of a policy whose values the sweep varies, while all combinations of the others stay the same.
+        parameters: Vec<Parameter<'a>> = all(&finished.ablations.all, Parameter::of),
+        /// The least p value, after the correction, that a comparison of parameters over the seeds can reach; null without
+        /// comparisons.
+        least_p_of_parameters: Option<f64> = finished.ablations.least_p,
     }
 }
 
@@ -309,6 +318,54 @@ view! {
         /// Each workload.
         workloads: Vec<Workload<'a>> =
             all(plan.workloads.iter().zip(cells), |(workload, cell)| Workload::of(plan, &workload.name, cell)),
+    }
+}
+
+view! {
+    struct Parameter<'a>(ablation: &'a Ablation) {
+        /// The policy's name without parameters.
+        policy: &'a str = &ablation.policy,
+        /// The parameter's key.
+        parameter: &'a str = ablation.key,
+        /// The value that the others are compared with: the default, or the first value if the default is not in the sweep.
+        reference: &'a str = &ablation.values[ablation.reference].value,
+        /// Whether that value is the default.
+        is_default: bool = ablation.is_default,
+        /// The number of cases: a workload under a combination of the other parameters, if it fits with every value that fits
+        /// at all.
+        cases: usize = ablation.cases,
+        /// The values.
+        values: Vec<Value<'a>> = all(&ablation.values, Value::of),
+    }
+}
+
+view! {
+    struct Value<'a>(value: &'a AblatedValue) {
+        /// The value.
+        value: &'a str = &value.value,
+        /// The smallest memory over LOAD, over the cases.
+        memory_over_load: Option<Mean> = value.ratio.map(Mean::of),
+        /// What the driver's calls cost with plenty of memory, over the cases.
+        driver_ns: Option<Mean> = value.driver_ns.map(Mean::of),
+        /// The comparison with the reference over all cases; null for the reference itself.
+        versus_reference: Option<VersusReference> = value.versus.as_ref().map(VersusReference::of),
+        /// The same over the seeds of the workloads with the most seeds; null with one seed.
+        over_seeds: Option<OverSeeds> = value.over_seeds.as_ref().map(OverSeeds::of),
+        /// The number of runs that ended with a fault. If there are any, the figures are null.
+        faults: u64 = value.faults,
+    }
+}
+
+view! {
+    struct VersusReference(versus: &Comparison) {
+        /// Memory over the reference's.
+        ratio: Option<Mean> = versus.ratio.map(Mean::of),
+        /// The number of cases that need less.
+        less: usize = versus.counts[0],
+        /// The number that need as much.
+        same: usize = versus.counts[1],
+        /// How many need more.
+        more: usize = versus.counts[2],
     }
 }
 

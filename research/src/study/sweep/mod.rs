@@ -4,10 +4,12 @@
 //! [`run_jobs`] runs some of the jobs on several threads and returns their [`Row`]s in order, and [`Summary`] summarizes all
 //! rows. A row contains integers and depends only on its job.
 
+mod ablation;
 mod row;
 mod summary;
 
 pub use super::capacity::{needs_by_construction, takes_a_share_at_first};
+pub use ablation::{AblatedValue, Ablation, Ablations};
 pub use row::{BUILD, PreparedWorkload, Row, Source, run_jobs};
 pub use summary::{
     BoundRatios, Cell, Comparison, Course, CourseOfAll, Level, PolicySummary, SeedComparison, Summary, Without, bound_ratios,

@@ -140,10 +140,7 @@ impl Summary {
     #[must_use]
     pub fn least_p(&self, plan: &Plan) -> Option<f64> {
         let comparisons = self.cells.iter().flatten().filter(|cell| cell.versus.is_some()).count();
-        let seeds = plan.workloads.iter().map(|workload| workload.seeds).max().unwrap_or(0);
-        // Of the 2^n assignments of signs, the two extreme ones.
-        let least = 2.0 * 0.5_f64.powi(i32::try_from(seeds).unwrap_or(i32::MAX));
-        (comparisons > 0).then(|| (least * comparisons as f64).min(1.0))
+        least_p(comparisons, plan.workloads.iter().map(|workload| workload.seeds).max().unwrap_or(0))
     }
 
     /// Returns the number of combinations of workload, seed and policy that fit in some amount of memory but fail with more.
@@ -250,7 +247,14 @@ fn shares(plan: &Plan, cells: &[Cell]) -> Vec<f64> {
     (0..plan.capacities.len()).map(|capacity| mean(&of_workload(capacity).collect::<Vec<_>>()).unwrap_or(0.0)).collect()
 }
 
-fn compare(own: &[Option<f64>], base: &[Option<f64>]) -> Comparison {
+/// Returns the least p value that one of several comparisons over these seeds can reach; `None` without comparisons.
+pub(super) fn least_p(comparisons: usize, seeds: u64) -> Option<f64> {
+    // Of the 2^n assignments of signs, the two extreme ones.
+    let least = 2.0 * 0.5_f64.powi(i32::try_from(seeds).unwrap_or(i32::MAX));
+    (comparisons > 0).then(|| (least * comparisons as f64).min(1.0))
+}
+
+pub(super) fn compare(own: &[Option<f64>], base: &[Option<f64>]) -> Comparison {
     let difference = |(own, base): (&Option<f64>, &Option<f64>)| match (own, base) {
         (Some(own), Some(base)) => own.ln() - base.ln(),
         (Some(_), None) => f64::NEG_INFINITY,
@@ -281,7 +285,7 @@ pub struct Level {
 }
 
 /// Returns the geometric mean and the range, or `None` if there are no values.
-fn over_all(values: &[f64]) -> Option<Level> {
+pub(super) fn over_all(values: &[f64]) -> Option<Level> {
     with_range(values, || geometric_mean(values))
 }
 
@@ -462,14 +466,25 @@ pub struct SeedComparison {
 fn compare_seeds(own: &[&Row], base: &[&Row]) -> Option<SeedComparison> {
     let of_seed = |seed| base.iter().find(|row| row.seed == seed);
     let pairs: Vec<(f64, f64)> = own.iter().filter_map(|row| Some((log_bytes(row), log_bytes(of_seed(row.seed)?)))).collect();
-    if pairs.len() < 2 {
-        return None;
-    }
     let difference = |&(own, base): &(f64, f64)| if own.is_infinite() && base.is_infinite() { 0.0 } else { own - base };
     let differences: Vec<f64> = pairs.iter().map(difference).collect();
     let finite: Vec<f64> = pairs.iter().filter(|(own, base)| own.is_finite() && base.is_finite()).map(difference).collect();
-    let test = signed_rank(&differences);
-    Some(SeedComparison { ratio: with_interval(&finite), counts: counts(&differences), test, corrected_p: test.p })
+    of_differences(&differences, &finite)
+}
+
+/// Compares by one difference for each seed; an infinite one is that of a case that does not fit.
+pub(super) fn compare_differences(differences: &[f64]) -> Option<SeedComparison> {
+    let finite: Vec<f64> = differences.iter().copied().filter(|difference| difference.is_finite()).collect();
+    of_differences(differences, &finite)
+}
+
+/// `finite` are the differences between cases that fit.
+fn of_differences(differences: &[f64], finite: &[f64]) -> Option<SeedComparison> {
+    if differences.len() < 2 {
+        return None;
+    }
+    let test = signed_rank(differences);
+    Some(SeedComparison { ratio: with_interval(finite), counts: counts(differences), test, corrected_p: test.p })
 }
 
 /// Returns the number of differences less than, equal to and greater than 0.
@@ -479,7 +494,7 @@ fn counts(differences: &[f64]) -> [usize; 3] {
 }
 
 /// Corrects the p values of all comparisons together.
-fn correct<'a>(comparisons: impl Iterator<Item = &'a mut SeedComparison>) {
+pub(super) fn correct<'a>(comparisons: impl Iterator<Item = &'a mut SeedComparison>) {
     let mut comparisons: Vec<&mut SeedComparison> = comparisons.collect();
     let p_values: Vec<f64> = comparisons.iter().map(|comparison| comparison.test.p).collect();
     for (comparison, corrected) in comparisons.iter_mut().zip(holm(&p_values)) {
@@ -488,7 +503,7 @@ fn correct<'a>(comparisons: impl Iterator<Item = &'a mut SeedComparison>) {
 }
 
 /// Returns the logarithm of the smallest memory; infinite if the workload does not fit in any amount.
-fn log_bytes(row: &Row) -> f64 {
+pub(super) fn log_bytes(row: &Row) -> f64 {
     row.capacity_bytes.map_or(f64::INFINITY, |bytes| (bytes.max(1) as f64).ln())
 }
 
