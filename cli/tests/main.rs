@@ -43,6 +43,7 @@ mod report_targets;
 mod run_program;
 mod streams;
 mod sweep;
+mod sweep_grown;
 mod sweep_spread;
 mod usage;
 mod verify;

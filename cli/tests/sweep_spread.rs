@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use parkade_research::study::sweep::build_of;
+
 use crate::common::sweeps::{at, bytes, changed, json, refused, sweep, whole};
 use crate::common::{Folder, call, good};
 
@@ -36,19 +38,19 @@ fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
 fn rows_of_another_build_are_accepted_by_force_only() {
     let folder = Folder::new("sweep-build");
     let (rows, shown) = whole(&folder);
-    let program = format!("\"program\":\"{}\"", parkade_research::study::sweep::BUILD);
+    let program = format!("\"program\":\"{}\"", build_of("pytorch"));
     assert_eq!(rows.matches(&program).count(), 30, "each row says which build made it");
     let lines: Vec<String> = rows.lines().map(|line| line.to_owned() + "\n").collect();
     let (old, new) = lines.split_at(11);
     let old = old.concat().replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"");
     let file = folder.file("old.jsonl", old.as_bytes());
-    let said = "has rows made by parkade 0.1.0-0123456789abcdef, which may decide differently from this ";
+    let said = "has rows of pytorch made by parkade 0.1.0-0123456789abcdef, which may decide differently from this ";
     refused(&sweep(&folder, &["-o", &file]), said);
     assert_eq!(bytes(&file), old);
     let run = sweep(&folder, &["-o", &file, "--force", "--json"]);
     assert_eq!((run.code, run.err.as_str(), bytes(&file)), (0, "", old.clone() + &new.concat()), "{}", run.out);
     let object = json(&run);
-    let this = parkade_research::study::sweep::BUILD;
+    let this = build_of("pytorch");
     assert_eq!(object["programs"], serde_json::json!({ "0.1.0-0123456789abcdef": 10, this: 20 }));
     assert_eq!((&object["mixed"], &object["overlap"]["jobs"]), (&true.into(), &0.into()));
     assert_eq!(json(&sweep(&folder, &["--json", "--bounds", "0"]))["mixed"], false);
@@ -65,24 +67,22 @@ fn rows_of_another_build_are_accepted_by_force_only() {
         "{}",
         run.out
     );
-    let mixed = format!(
-        "The rows come from different builds, which may decide differently: 10 by 0.1.0-0123456789abcdef, 20 by {this} (this one)."
-    );
-    assert_eq!(sweep(&folder, &["-o", &merged, "--force"]).out, shown + &mixed + "\n");
+    let mixed = "Some rows were made by builds other than this one, which may decide differently: 5 of pytorch by 0.1.0-0123456789abcdef, \
+                 5 of pytorch-expandable by 0.1.0-0123456789abcdef.";
+    assert_eq!(sweep(&folder, &["-o", &merged, "--force"]).out, shown + mixed + "\n");
     assert!(call(&["sweep", "--force"]).err.contains("--output"), "there is nothing to force");
 
     let page = at(&folder, "page.html");
     let markdown = sweep(&folder, &["-o", &merged, "--force", "--markdown", "--html", &page]).out;
-    assert_eq!(markdown.matches(&mixed).count(), markdown.matches("### ").count(), "{markdown}");
-    assert_eq!(bytes(&page).matches(&mixed).count(), 1);
+    assert_eq!(markdown.matches(mixed).count(), markdown.matches("### ").count(), "{markdown}");
+    assert_eq!(bytes(&page).matches(mixed).count(), 1);
     let latex = sweep(&folder, &["-o", &merged, "--force", "--latex"]).out;
-    assert_eq!(latex.matches(&mixed).count(), latex.matches("\\caption").count(), "{latex}");
+    assert_eq!(latex.matches(mixed).count(), latex.matches("\\caption").count(), "{latex}");
 
     let all_old = folder.file("all-old.jsonl", rows.replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"").as_bytes());
     let run = sweep(&folder, &["-o", &all_old, "--force"]);
-    let foreign = format!(
-        "All rows were made by a build other than this {this}, which may decide differently: 30 by 0.1.0-0123456789abcdef."
-    );
+    let foreign = "All rows were made by builds other than this one, which may decide differently: 15 of pytorch by \
+                   0.1.0-0123456789abcdef, 15 of pytorch-expandable by 0.1.0-0123456789abcdef.";
     assert!(run.out.ends_with(&format!("\n{foreign}\n")), "{}", run.out);
 }
 
@@ -92,10 +92,10 @@ fn what_builds_say_differently_is_counted() {
     let (rows, _) = whole(&folder);
     let file = at(&folder, "whole.jsonl");
     let merged = at(&folder, "merged.jsonl");
-    let program = parkade_research::study::sweep::BUILD;
+    let program = build_of("pytorch");
     // Two of thirty rows have different costs.
     let another = |name: &str, build: &str| {
-        let lines: Vec<String> = rows.lines().map(|line| line.replace(program, build)).collect();
+        let lines: Vec<String> = rows.lines().map(|line| line.replace(&program, build)).collect();
         let line = |(place, line): (usize, &String)| {
             if place == 3 || place == 9 { changed(line, "driver_ns", "7") } else { line.clone() }
         };
@@ -117,7 +117,7 @@ fn what_builds_say_differently_is_counted() {
     assert_eq!(object["overlap"], serde_json::json!({ "jobs": 30, "differ": 2, "kept": [{ "file": old, "rows": 2 }] }));
     assert_eq!((bytes(&merged), &object["mixed"]), (bytes(&old), &false.into()));
     // If one build gives two different results for a job, neither is used.
-    let damaged = another("damaged.jsonl", program);
+    let damaged = another("damaged.jsonl", &program);
     refused(&call(&["merge", "--all", &file, &old, &damaged, "-o", &merged, "--force"]), "contradict each other about job 2");
 }
 
@@ -126,14 +126,16 @@ fn a_part_says_what_it_is_in_json_too() {
     let folder = Folder::new("sweep-part");
     let file = at(&folder, "part.jsonl");
     let object = json(&sweep(&folder, &["-o", &file, "--shard", "2/3", "--json"]));
-    let programs = serde_json::json!({ parkade_research::study::sweep::BUILD: 10 });
+    let programs = serde_json::json!({ build_of("pytorch"): 10 });
     let expected = serde_json::json!({ "part": "2/3", "file": file, "jobs": 10, "programs": programs, "mixed": false });
     assert_eq!(object, expected);
-    let old = bytes(&file).replacen(parkade_research::study::sweep::BUILD, "0.1.0-0123456789abcdef", 3);
+    let old = bytes(&file).replacen(&build_of("pytorch"), "0.1.0-0123456789abcdef", 3);
     folder.file("part.jsonl", old.as_bytes());
     let run = sweep(&folder, &["-o", &file, "--shard", "2/3", "--force"]);
     assert!(
-        run.out.contains("\nThe rows come from different builds, which may decide differently: 3 by 0.1.0-0123"),
+        run.out.contains(
+            "\nSome rows were made by builds other than this one, which may decide differently: 2 of pytorch by 0.1.0-0123"
+        ),
         "{}",
         run.out
     );

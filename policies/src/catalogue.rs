@@ -2,6 +2,9 @@
 //!
 //! A name has the form `NAME` or `NAME:key=value;key=value`. Brackets keep a value together (`settings=[a:1,b:2]`), so
 //! names with parameters can be used in comma-separated lists. Each policy's declaration is in its own file.
+//!
+//! Nothing here determines how a policy decides, so an edit of this file leaves the rows of studies valid
+//! (`research/build.rs`).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -11,7 +14,7 @@ use core::fmt;
 use parkade::settings::Settings;
 
 use crate::entry::{Entry, Named};
-use crate::items::cut;
+use crate::items::{base, cut};
 use crate::{bfc, compaction, cuda_async, gmlake, growing_region, pytorch, rescue, rmm_pool, stalloc};
 
 /// The declarations of all policies.
@@ -50,20 +53,6 @@ pub const CATALOGUE: &[Named] = &[
 /// Policies that every command accepts by name, but that are neither part of `all` nor in the tables of
 /// `docs/numbers.md`.
 pub const BESIDE: &[Named] = &[Named::plain(&rescue::ENTRY), rescue::FREE_ONLY, Named::plain(&compaction::ENTRY)];
-
-/// The base name of a policy, which determines its parameters: the part before the colon.
-#[must_use]
-pub fn base(name: &str) -> &str {
-    name.split_once(':').map_or(name, |(base, _)| base)
-}
-
-/// Whether a private pool is a separate allocator under the policy with this name, and therefore releases its memory
-/// when the program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)). The originals of
-/// these policies have no private pools, so a program would create a second allocator instead.
-#[must_use]
-pub fn pools_are_allocators(name: &str) -> bool {
-    matches!(base(name), "bfc" | "rmm-pool")
-}
 
 /// Whether the policy with this name needs serial work, because it breaks handles
 /// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may submit

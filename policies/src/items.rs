@@ -1,4 +1,4 @@
-//! Texts with brackets, which keep their contents together: lists of policies, and parameters.
+//! The parts of names and of lists of names. Brackets keep their contents together.
 
 /// The items of a comma-separated list, without surrounding spaces and without empty items. A comma inside brackets does
 /// not separate items.
@@ -33,4 +33,10 @@ pub(crate) fn closes_brackets(text: &str) -> bool {
         depth >= 0
     });
     is_open && depth == 0
+}
+
+/// The base name of a policy, which determines its parameters: the part before the colon.
+#[must_use]
+pub fn base(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(base, _)| base)
 }

@@ -111,7 +111,7 @@ def sweep(
     )
     jobs = _jobs(arguments)
     header = jobs.header()
-    with _continued(output, header, jobs.program) as (lines, file), shown(progress) as told:
+    with _continued(output, header) as (lines, file), shown(progress) as told:
         todo = range(len(lines), jobs.number)
         tasks = [list(todo[start : start + jobs_per_task]) for start in range(0, len(todo), jobs_per_task)]
         work = functools.partial(_rows, arguments, jobs.program)
@@ -146,7 +146,7 @@ def _rows(arguments: tuple[str, ...], program: str, numbers: Sequence[int]) -> l
 
 
 @contextlib.contextmanager
-def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tuple[list[bytes], IO[bytes] | None]]:
+def _continued(output: Path | None, header: bytes) -> Iterator[tuple[list[bytes], IO[bytes] | None]]:
     """Yields the rows that the file has, and the file, positioned after them."""
     if output is None:
         yield [], None
@@ -163,10 +163,17 @@ def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tup
                 f"{os.fspath(output)} has rows from a different sweep, or is not a file of rows: choose a different "
                 "file, or remove it"
             )
-        if any(json.loads(line).get("program") != program for line in lines[1:]):
+        rows = [json.loads(line) for line in lines[1:]]
+        builds = {row["policy"]: _parkade.Jobs.build_of(row["policy"]) for row in rows}
+        for row in rows:
+            if row.get("program") != builds[row["policy"]]:
+                raise Error(
+                    f"{os.fspath(output)} has rows of {row['policy']} from a different build of parkade than "
+                    f"{builds[row['policy']]}: choose a different file, remove it, or run parkade sweep --renew"
+                )
+        if any(row["job"] != place for place, row in enumerate(rows)):
             raise Error(
-                f"{os.fspath(output)} has rows from a different build of parkade than {program}: choose a different "
-                "file, or remove it"
+                f"{os.fspath(output)} has gaps, because policies or seeds were being added: finish it with parkade sweep -o"
             )
         file.seek(sum(map(len, lines)))
         file.truncate()

@@ -18,10 +18,16 @@ pub(crate) struct Jobs {
 
 #[pymethods]
 impl Jobs {
-    /// The build, as rows name it.
+    /// A hash of everything that affects rows. Workers must have the same one.
     #[classattr]
-    fn program() -> &'static str {
-        sweep::BUILD
+    fn program() -> String {
+        sweep::entire_build()
+    }
+
+    /// The build that makes the rows of this policy, as rows name it.
+    #[staticmethod]
+    fn build_of(policy: &str) -> String {
+        sweep::current_build(policy)
     }
 
     /// Reads the arguments of `parkade sweep`, the program's name first.

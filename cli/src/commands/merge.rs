@@ -12,7 +12,6 @@ use super::sweep::rows::{Finished, Overlap};
 use crate::commands::sweep::rows::{self, Contents, Header, Shard};
 use crate::commands::sweep::show::{self, Shown};
 use crate::terminal::answer::Answer;
-use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::runner::{Command, Form, Lines, Outcome};
 
@@ -52,13 +51,12 @@ impl Command for Args {
         let wanted = Wanted::new(self.force, self.form()).reads(&self.files).writes("--output", Some(&self.output));
         let outputs = self.shown.add_to(wanted).check()?;
         let parts = self.files.iter().map(|file| Ok((file.as_path(), rows::read(file)?))).collect::<Result<Vec<_>>>()?;
-        parts.iter().try_for_each(|(file, part)| rows::check_program(file, &part.rows, self.force))?;
+        let instead = "choose a different file, or accept them with --force";
+        let checked = parts.iter().filter(|_| !self.force);
+        checked.into_iter().try_for_each(|(file, part)| rows::check_program(file, &part.rows, instead))?;
         let Merged { plan, rows, overlap } = put_together(parts)?;
         show::check(&self.shown, &plan)?;
-        let mut bytes = Header::of(plan.clone(), Shard::WHOLE).line()?;
-        for row in &rows {
-            bytes.extend((output::json(row)? + "\n").into_bytes());
-        }
+        let bytes = rows::text(&Header::of(plan.clone(), Shard::WHOLE), &rows)?;
         let finished = self.shown.finish(plan, rows, overlap)?;
         let made = self.shown.made(&finished)?;
         outputs.write(&self.output, &bytes)?;

@@ -438,6 +438,14 @@ impl Outputs {
         self.write_with(target, |out| out.write_all(bytes))
     }
 
+    /// Replaces a file that the command continues in the same way.
+    ///
+    /// # Errors
+    /// The system's error, with the name of the file.
+    pub fn replace(self, target: &Target, bytes: &[u8]) -> Result<()> {
+        Outputs { force: true }.write(target, bytes)
+    }
+
     /// Writes one of them in the same way, piece by piece.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ pub(crate) mod rows;
 pub(crate) mod show;
 mod usable;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -31,12 +31,13 @@ use self::show::Shown;
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{sections, view};
 use crate::terminal::output::{self, Stream};
-use crate::terminal::outputs::Wanted;
+use crate::terminal::outputs::{Outputs, Wanted};
 use crate::terminal::progress;
 use crate::terminal::runner::{Command, Form, Lines, Outcome};
 
 pub use self::plan::Args;
-pub use parkade_research::study::sweep::BUILD;
+pub use self::rows::current_build;
+pub use parkade_research::study::sweep::entire_build;
 
 /// What to print.
 pub enum Found {
@@ -74,7 +75,7 @@ impl Command for Args {
         let wanted = Wanted::new(self.force, self.form()).reads(&study.files).continues("--output", self.output.as_ref());
         let outputs = self.shown.add_to(wanted).check()?;
         warn_of_same_programs(&study);
-        let rows = do_jobs(self, &study)?;
+        let rows = do_jobs(self, &study, outputs)?;
         if self.shard.parts > 1 {
             return Ok(Found::Part(rows));
         }
@@ -176,17 +177,22 @@ fn warn_of_same_programs(study: &Study) {
     }
 }
 
-/// Runs all jobs of the shard and returns their rows, including those already in the file.
-fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
+/// Runs all jobs of the shard that the file lacks, and returns the rows of all.
+fn do_jobs(args: &Args, study: &Study, outputs: Outputs) -> Result<Vec<Row>> {
     let header = Header::of(study.plan.clone(), args.shard);
+    let mut is_in_order = true;
     let (mut rows, mut sink) = match args.output.as_ref().map(|target| (target, target.file())) {
         None => (Vec::new(), None),
         Some((target, Some(path))) => {
-            let (rows, file) = rows::continue_file(path, &header, |rows| {
-                rows::check_program(path, rows, args.force)?;
+            let drops = |rows: &[Row]| if args.renew { rows::outdated(rows) } else { BTreeSet::new() };
+            let continued = rows::continue_file((target, path), &header, outputs, drops, |rows| {
+                if !args.force {
+                    rows::check_program(path, rows, RENEW)?;
+                }
                 check_programs(path, study, rows)
             })?;
-            (rows, Some(Box::new(Stream::named(file, target)) as Box<dyn Write>))
+            is_in_order = continued.is_in_order;
+            (continued.rows, Some(Box::new(Stream::named(continued.file, target)) as Box<dyn Write>))
         }
         Some((_, None)) => {
             let mut out = output::stdout();
@@ -195,12 +201,14 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
             (Vec::new(), Some(Box::new(out) as Box<dyn Write>))
         }
     };
-    let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
+    let done: BTreeSet<u64> = rows.iter().map(|row| row.job).collect();
+    let jobs: Vec<u64> = args.shard.jobs(&study.plan).filter(|job| !done.contains(job)).collect();
+    is_in_order &= jobs.first() > done.last() || jobs.is_empty();
     let pool = threads(args, jobs.len())?;
     let bar = progress::of("jobs", args.shown.json.json);
     bar.set_length((rows.len() + jobs.len()) as u64);
     bar.set_position(rows.len() as u64);
-    let done = run_jobs(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
+    let ran = run_jobs(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
         if let Some(out) = &mut sink {
             append(out, &row)?;
         }
@@ -209,8 +217,16 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
         Ok::<(), anyhow::Error>(())
     });
     bar.finish_and_clear();
-    done.map(|()| rows)
+    ran?;
+    rows.sort_by_key(|row| row.job);
+    if let Some(target) = args.output.as_ref().filter(|target| target.file().is_some() && !is_in_order) {
+        outputs.replace(target, &rows::text(&header, &rows)?)?;
+    }
+    Ok(rows)
 }
+
+/// What to do about rows that another build made.
+const RENEW: &str = "run their jobs again with --renew, accept them with --force, or choose a different file";
 
 /// Refuses rows whose workload is generated differently now.
 fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {

@@ -423,10 +423,10 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
   parkade sweep --largest-batch
   parkade sweep --largest-batch --workloads transformer:preset=7b,checkpointing=layer,steps=3 --capacities H100-80GB,24GB
 
-A file of rows (-o) is continued where it ends: after an interruption, the same command runs only the missing jobs. Each row \
-names the build that made it, by its version and a hash of the sources that affect \
-decisions. Rows from a different build are not continued without --force; with it, the result says how many rows each build \
-made.
+A file of rows (-o) is continued: only the jobs that it lacks are run, after an interruption or if the command names more policies, \
+workloads or seeds than before. Each row names the build that made it, by its version and hashes of the sources that affect the \
+decisions of its policy, so an edit of one policy leaves the rows of the others valid. Rows from a different build are run again \
+with --renew; with --force they are kept, and the result says how many rows each build made.
 
 Exit code: 0 done, 1 if a policy broke, or with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {
@@ -467,14 +467,17 @@ pub struct Args {
     /// Run only this part of the jobs: 2/3 is the second of three parts.
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     pub(super) shard: Shard,
-    /// Write the rows here, one line of JSON each, or continue the file; `-` is standard output. Any other existing file stays as
-    /// it is, even with --force.
+    /// Write the rows here, one line of JSON each, or continue the file, which may have fewer policies, workloads or seeds; `-` is
+    /// standard output. Any other existing file stays as it is, even with --force.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<Target>,
     /// Overwrite existing files of --csv and --html, but never an input. Also continue the file of --output even if another build of
     /// parkade made some of its rows.
     #[arg(long)]
     pub(super) force: bool,
+    /// Run the jobs again whose rows in the file of --output another build of parkade made. The other rows stay.
+    #[arg(long, requires = "output")]
+    pub(super) renew: bool,
     /// The number of jobs to run at once, at most the number of processors [default: that number].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,

@@ -1,7 +1,8 @@
 //! The rows of a sweep: the file that keeps them; and all of them, with the builds that made them and notes for reading them.
 //!
-//! A file is a header line with the plan, then a line for each row in the order of the jobs. Reading any file takes at most one line
-//! of memory beyond its rows, and only a file with the same plan is continued. If the last line has no line break, an interruption
+//! A file is a header line with the plan, then a line for each row. Reading any file takes at most one line of memory beyond its rows.
+//! Only a file whose jobs are all requested is continued. It may grow: the rows that it has are kept under their new numbers, and the
+//! missing ones follow, until the finished file is written in the order of the jobs. If the last line has no line break, an interruption
 //! cut it, and it is dropped. Each row names its build, because another build may decide differently.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade_policies::Named;
+use parkade_policies::{Named, base};
 use parkade_research::policies::policies;
 use parkade_research::study::sweep::{
-    Ablations, BUILD, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Source, Summary,
+    Ablations, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Source, Summary, build_of,
     needs_by_construction, takes_a_share_at_first,
 };
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::terminal::args::policy;
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::output;
+use crate::terminal::outputs::{Outputs, Target};
 
 /// The version of the file format.
 const FORM: u32 = 4;
@@ -46,6 +48,11 @@ impl Shard {
     pub(crate) fn jobs(self, plan: &Plan) -> impl Iterator<Item = u64> + use<> {
         let step = usize::try_from(self.parts).unwrap_or(usize::MAX);
         (self.part - 1..plan.jobs()).step_by(step)
+    }
+
+    /// Whether it has the job with this number.
+    fn has(self, job: u64) -> bool {
+        job % self.parts == self.part - 1
     }
 }
 
@@ -113,6 +120,45 @@ impl Header {
         ];
         differs.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
     }
+
+    /// Refuses to turn a file with this header into one with another by adding rows, if that is not possible.
+    fn check_growth(&self, wanted: &Header) -> Result<()> {
+        let (own, plan) = (&self.plan, &wanted.plan);
+        let other = Plan { workloads: own.workloads.clone(), policies: own.policies.clone(), ..plan.clone() };
+        if let Some(difference) = self.difference(&Header { plan: other, ..wanted.clone() }) {
+            bail!("{difference} than requested: choose a different file, or remove it");
+        }
+        if self.shard != wanted.shard {
+            bail!("is part {}, not {}: choose a different file", self.shard, wanted.shard);
+        }
+        let policies: Vec<&str> =
+            own.policies.iter().filter(|policy| !plan.policies.contains(policy)).map(String::as_str).collect();
+        if !policies.is_empty() {
+            bail!("also has rows of {}: request these policies too, or choose a different file", output::enumerated(&policies));
+        }
+        for workload in &own.workloads {
+            match plan.workloads.iter().find(|wanted| wanted.name == workload.name) {
+                None => bail!("also has rows of {}: request this workload too, or choose a different file", workload.name),
+                Some(wanted) if wanted.hash != workload.hash => {
+                    bail!("has rows of a different {}: choose a different file, or remove it", workload.name)
+                }
+                Some(wanted) if wanted.seeds < workload.seeds => bail!(
+                    "has {} of {}: request as many (--seeds {}), or choose a different file",
+                    output::count(workload.seeds, "seed"),
+                    workload.name,
+                    workload.seeds
+                ),
+                Some(_) => {}
+            }
+        }
+        if self.shard.parts > 1 && own != plan {
+            bail!(
+                "is part {} of a smaller sweep, and parts do not grow: merge the parts, then add to the merged file",
+                self.shard
+            );
+        }
+        Ok(())
+    }
 }
 
 /// The contents of a file.
@@ -152,16 +198,17 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
             bail!("line 1: the policy {name:?} is called {}; {made_anew}", known.name);
         }
     }
-    let (mut rows, mut whole_bytes) = (Vec::new(), line.len() as u64);
-    let mut jobs = header.shard.jobs(&header.plan);
+    let (mut rows, mut whole_bytes, jobs) = (Vec::new(), line.len() as u64, header.plan.jobs());
+    let mut seen = BTreeSet::new();
     while let Some(line) = next_line(file, LONGEST_ROW).with_context(|| format!("line {}", rows.len() + 2))? {
         let place = rows.len() + 2;
         let row: Row = serde_json::from_slice(&line).map_err(|error| anyhow!("line {place} is not a row: {error}"))?;
-        match jobs.next() {
-            None => bail!("line {place}: there are more rows than jobs"),
-            Some(job) if job != row.job => bail!("line {place} is job {}, where job {job} was expected", row.job),
-            Some(_) if !row.belongs_to(&header.plan) => bail!("line {place} contradicts line 1 about what job {} is", row.job),
-            Some(_) => rows.push(row),
+        match row.job {
+            job if job >= jobs => bail!("line {place} is job {job}, but line 1 has only {}", output::count(jobs, "job")),
+            job if !header.shard.has(job) => bail!("line {place} is job {job}, which is not in part {}", header.shard),
+            job if !seen.insert(job) => bail!("line {place} is job {job} again"),
+            job if !row.belongs_to(&header.plan) => bail!("line {place} contradicts line 1 about what job {job} is"),
+            _ => rows.push(row),
         }
         whole_bytes += line.len() as u64;
     }
@@ -181,46 +228,107 @@ fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// Refuses rows made by another build, unless --force is given.
-pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Result<()> {
-    match rows.iter().find(|row| row.build != BUILD) {
-        Some(row) if !is_forced => bail!(
-            "{} has rows made by parkade {}, which may decide differently from this {BUILD}: choose a different file, or accept them with --force",
+/// The build that makes rows of the policy with this name, which may have parameters.
+pub fn current_build(policy: &str) -> String {
+    build_of(policies().named(policy).map_or_else(|_| base(policy), |known| known.entry.name))
+}
+
+/// The builds that would make these rows now, by the policy's name.
+fn current_builds(rows: &[Row]) -> BTreeMap<&str, String> {
+    let mut builds = BTreeMap::new();
+    for row in rows {
+        builds.entry(row.policy.as_str()).or_insert_with(|| current_build(&row.policy));
+    }
+    builds
+}
+
+/// The jobs of the rows that another build made.
+pub(crate) fn outdated(rows: &[Row]) -> BTreeSet<u64> {
+    let builds = current_builds(rows);
+    rows.iter().filter(|row| builds[row.policy.as_str()] != row.build).map(|row| row.job).collect()
+}
+
+/// Refuses rows made by another build; `instead` says what to do.
+pub(crate) fn check_program(path: &Path, rows: &[Row], instead: &str) -> Result<()> {
+    let outdated = outdated(rows);
+    match rows.iter().find(|row| outdated.contains(&row.job)) {
+        Some(row) => bail!(
+            "{} has rows of {} made by parkade {}, which may decide differently from this {}: {instead}",
             path.display(),
-            output::shorten(&row.build, 60)
+            row.policy,
+            output::shorten(&row.build, LONGEST_NAME),
+            current_build(&row.policy)
         ),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
-/// Opens or creates a file to append rows; returns its rows and the file at its end. The function writes nothing before `check`
-/// accepts the rows.
-pub(crate) fn continue_file(path: &Path, header: &Header, check: impl FnOnce(&[Row]) -> Result<()>) -> Result<(Vec<Row>, File)> {
+/// Opens or creates a file and locks it.
+fn locked(path: &Path) -> Result<File> {
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    let mut file = opened.with_context(|| format!("cannot write {}", path.display()))?;
+    let file = opened.with_context(|| format!("cannot write {}", path.display()))?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => bail!("{} is being written by another sweep", path.display()),
         // The file system has no locks.
-        Ok(()) | Err(TryLockError::Error(_)) => {}
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
     }
-    let is_empty = file.metadata().is_ok_and(|data| data.is_file() && data.len() == 0);
-    let found = if is_empty { None } else { Some(read(path)?) };
-    if let Some(found) = &found {
-        if let Some(difference) = found.header.difference(header) {
-            bail!("{} {difference} than requested: choose a different file, or remove it", path.display());
-        }
-        if found.header.shard != header.shard {
-            bail!("{} is part {}, not {}: choose a different file", path.display(), found.header.shard, header.shard);
-        }
-        check(&found.rows)?;
+}
+
+/// The text of a file with these rows.
+pub(crate) fn text(header: &Header, rows: &[Row]) -> Result<Vec<u8>> {
+    let mut bytes = header.line()?;
+    for row in rows {
+        bytes.extend((output::json(row)? + "\n").into_bytes());
     }
-    let mut prepare = || -> std::io::Result<()> {
-        file.set_len(found.as_ref().map_or(0, |found| found.whole_bytes))?;
-        file.seek(SeekFrom::End(0))?;
-        if found.is_none() { file.write_all(&header.line()?) } else { Ok(()) }
-    };
+    Ok(bytes)
+}
+
+/// A file of rows that is being continued.
+pub(crate) struct Continued {
+    /// The rows that it has, in the order of their jobs.
+    pub(crate) rows: Vec<Row>,
+    /// The file at its end.
+    pub(crate) file: File,
+    /// Whether its rows are in that order in the file.
+    pub(crate) is_in_order: bool,
+}
+
+/// Opens or creates a file to append rows, without those that `drops` names. The function writes nothing before `check` accepts the
+/// rows.
+pub(crate) fn continue_file(
+    (target, path): (&Target, &Path),
+    header: &Header,
+    outputs: Outputs,
+    drops: impl FnOnce(&[Row]) -> BTreeSet<u64>,
+    check: impl FnOnce(&[Row]) -> Result<()>,
+) -> Result<Continued> {
+    let mut file = locked(path)?;
+    if file.metadata().is_ok_and(|data| data.is_file() && data.len() == 0) {
+        file.write_all(&header.line()?).with_context(|| format!("cannot write {}", path.display()))?;
+        return Ok(Continued { rows: Vec::new(), file, is_in_order: true });
+    }
+    let Contents { header: old, mut rows, whole_bytes } = read(path)?;
+    old.check_growth(header).map_err(|why| anyhow!("{} {why}", path.display()))?;
+    let dropped = drops(&rows);
+    rows.retain(|row| !dropped.contains(&row.job));
+    let grows = old.plan != header.plan;
+    for row in rows.iter_mut().filter(|_| grows) {
+        let job = old.plan.job(row.job).and_then(|job| header.plan.same_job(&old.plan, &job));
+        row.job = header.plan.number(&job.ok_or_else(|| anyhow!("{}: job {} is not requested", path.display(), row.job))?);
+    }
+    let is_in_order = rows.is_sorted_by_key(|row| row.job);
+    rows.sort_by_key(|row| row.job);
+    check(&rows)?;
+    if grows || !dropped.is_empty() {
+        outputs.replace(target, &text(header, &rows)?)?;
+        // The lock of the file that has been replaced is held until the new one is locked.
+        file = locked(path)?;
+        file.seek(SeekFrom::End(0)).with_context(|| format!("cannot write {}", path.display()))?;
+        return Ok(Continued { rows, file, is_in_order: true });
+    }
+    let mut prepare = || file.set_len(whole_bytes).and_then(|()| file.seek(SeekFrom::End(0)));
     prepare().with_context(|| format!("cannot write {}", path.display()))?;
-    Ok((found.map(|found| found.rows).unwrap_or_default(), file))
+    Ok(Continued { rows, file, is_in_order })
 }
 
 /// A sweep with all its rows.
@@ -382,24 +490,32 @@ pub(crate) fn rows_by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
 
 /// Notes on rows that this build did not make, one line each.
 pub(crate) fn lines_about_builds(rows: &[Row], overlap: &Overlap) -> Vec<String> {
-    let builds = rows_by_build(rows);
-    let named = |(build, rows): (&&str, &u64)| {
-        let this = if *build == BUILD { " (this one)" } else { "" };
-        format!("{rows} by {}{this}", output::shorten(build, LONGEST_NAME))
+    let outdated = outdated(rows);
+    let mut by_build: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for row in rows.iter().filter(|row| outdated.contains(&row.job)) {
+        *by_build.entry((&row.policy, &row.build)).or_default() += 1;
+    }
+    let named = |((policy, build), rows): (&(&str, &str), &u64)| {
+        format!("{rows} of {policy} by {}", output::shorten(build, LONGEST_NAME))
     };
-    let all = builds.iter().map(named).collect::<Vec<_>>().join(", ");
-    let mixed = match builds.len() {
-        0 => None,
-        1 if builds.contains_key(BUILD) => None,
-        1 => Some(format!("All rows were made by a build other than this {BUILD}, which may decide differently: {all}.")),
-        _ => Some(format!("The rows come from different builds, which may decide differently: {all}.")),
-    };
-    mixed.into_iter().chain(overlap.line()).collect()
+    let which = if outdated.len() == rows.len() { "All" } else { "Some" };
+    let other = (!by_build.is_empty()).then(|| {
+        let all = by_build.iter().map(named).collect::<Vec<_>>().join(", ");
+        format!("{which} rows were made by builds other than this one, which may decide differently: {all}.")
+    });
+    other.into_iter().chain(overlap.line()).collect()
 }
 
-/// Whether more than one build made the rows.
+/// Whether different builds made rows that are compared: of one policy, or with a different core, simulated device or studies. Builds
+/// differ from policy to policy in their last part.
 pub(crate) fn are_mixed(rows: &[Row]) -> bool {
-    rows_by_build(rows).len() > 1
+    let common = |build: &str| build.splitn(3, '-').take(2).collect::<Vec<_>>().join("-");
+    let (mut commons, mut policies) = (BTreeSet::new(), BTreeMap::new());
+    for row in rows {
+        commons.insert(common(&row.build));
+        policies.entry(row.policy.as_str()).or_insert_with(BTreeSet::new).insert(row.build.as_str());
+    }
+    commons.len() > 1 || policies.values().any(|builds| builds.len() > 1)
 }
 
 view! {

@@ -5,12 +5,14 @@
 //! rows. A row contains integers and depends only on its job.
 
 mod ablation;
+mod build;
 mod row;
 mod summary;
 
 pub use super::capacity::{needs_by_construction, takes_a_share_at_first};
 pub use ablation::{AblatedValue, Ablation, Ablations};
-pub use row::{BUILD, PreparedWorkload, Row, Source, run_jobs};
+pub use build::{COMMON_BUILD, build_of, entire_build};
+pub use row::{PreparedWorkload, Row, Source, run_jobs};
 pub use summary::{
     BoundRatios, Cell, Comparison, Course, CourseOfAll, Level, PolicySummary, SeedComparison, Summary, Without, bound_ratios,
 };
@@ -312,6 +314,24 @@ impl Plan {
         self.workloads.iter().map(|workload| workload.seeds).sum::<u64>() * self.jobs_of_a_cell()
     }
 
+    /// Returns the number of a job of this plan.
+    #[must_use]
+    pub fn number(&self, job: &Job) -> u64 {
+        let before = self.workloads[..job.workload].iter().map(|workload| workload.seeds).sum::<u64>();
+        let in_cell = (job.policy * self.capacities.len() + job.capacity) as u64;
+        (before + job.seed - 1) * self.jobs_of_a_cell() + in_cell
+    }
+
+    /// Returns the job of this plan that is the same as a job of another plan; `None` if this plan does not have it.
+    #[must_use]
+    pub fn same_job(&self, other: &Plan, job: &Job) -> Option<Job> {
+        let name = &other.workloads.get(job.workload)?.name;
+        let workload = self.workloads.iter().position(|workload| workload.name == *name && job.seed <= workload.seeds)?;
+        let policy = self.policies.iter().position(|policy| Some(policy) == other.policies.get(job.policy))?;
+        let capacity = self.capacities.iter().position(|capacity| Some(capacity) == other.capacities.get(job.capacity))?;
+        Some(Job { workload, seed: job.seed, policy, capacity })
+    }
+
     /// Returns the job with this number, counted from 0; `None` beyond the last job. Jobs are ordered by workload, then seed,
     /// then policy, then capacity.
     #[must_use]
@@ -375,6 +395,23 @@ mod tests {
         assert_eq!(job(6), Job { workload: 0, seed: 2, policy: 0, capacity: 0 });
         assert_eq!(job(35), Job { workload: 2, seed: 2, policy: 1, capacity: 2 });
         assert_eq!(plan.job(36), None);
+        assert!((0..36).all(|number| plan.number(&job(number)) == number));
+    }
+
+    #[test]
+    fn a_job_is_found_in_a_larger_plan() {
+        let small = plan();
+        let mut large = plan();
+        large.policies.insert(0, "bfc".into());
+        large.workloads.reverse();
+        large.workloads[0].seeds = 5;
+        let of = |number| small.job(number).and_then(|job| large.same_job(&small, &job));
+        // Workload "one" is the last, after 5 + 2 seeds; its first policy is the second.
+        assert_eq!(of(0).map(|job| large.number(&job)), Some((5 + 2) * 3 * 3 + 3));
+        assert!((0..small.jobs()).all(|number| of(number).is_some()));
+        let job = |number| large.job(number).expect("a job");
+        assert_eq!(small.same_job(&large, &job(0)), None, "the policy is not in it");
+        assert_eq!(small.same_job(&large, &job(2 * 9 + 3)), None, "nor is the seed");
     }
 
     #[test]

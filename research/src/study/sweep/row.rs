@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use parkade_policies::Named;
 use serde::{Deserialize, Serialize};
 
+use super::build::build_of;
 use super::{Capacity, Plan};
 use crate::study::capacity::{LOAD_UNIT_BYTES, smallest_capacity};
 use crate::study::run::{Addresses, Ending, Outcome, PLENTY_BYTES, RunOptions, make_for, run};
@@ -16,10 +17,6 @@ use crate::workload::{Event, Workload};
 
 /// The maximum length of a problem's description in a row, in characters.
 const LONGEST_PROBLEM: usize = 200;
-
-/// The build that creates rows: the version, and a hash of the sources and package versions that determine a row's numbers
-/// (`build.rs`). Rows from different builds cannot be compared.
-pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PARKADE_SOURCES"));
 
 /// The outcome of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -88,7 +85,7 @@ pub struct Row {
     pub later_waited_ns: u64,
     /// The number of runs that the job took: more than one if the memory was searched for.
     pub runs: u32,
-    /// [`BUILD`] of the build that created the row; files of rows call this column `program`.
+    /// The build that created the row ([`build_of`]); files of rows call this column `program`.
     #[serde(rename = "program")]
     pub build: String,
 }
@@ -123,7 +120,7 @@ impl Row {
         };
         let mut row = Row::empty(plan, number)?;
         row.take(workload, &outcome);
-        Some(Row { capacity_bytes, fails_above_bytes, runs, ..row })
+        Some(Row { capacity_bytes, fails_above_bytes, runs, build: build_of(policy.entry.name), ..row })
     }
 
     /// Returns the row of a job that has not been run.
@@ -159,7 +156,7 @@ impl Row {
             later_driver_ns: 0,
             later_waited_ns: 0,
             runs: 0,
-            build: BUILD.to_owned(),
+            build: String::new(),
         })
     }
 

@@ -1,0 +1,11 @@
+//! What a private pool is under a policy whose original has none. Studies look it up.
+
+use crate::items::base;
+
+/// Whether a private pool is a separate allocator under the policy with this name, and therefore releases its memory
+/// when the program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)). The originals of
+/// these policies have no private pools, so a program would create a second allocator instead.
+#[must_use]
+pub fn pools_are_allocators(name: &str) -> bool {
+    matches!(base(name), "bfc" | "rmm-pool")
+}
