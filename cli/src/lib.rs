@@ -37,6 +37,10 @@ use commands::{definitions, enable, export, info, merge, ops, pack, replay, run 
 use each::run_each;
 #[cfg(feature = "native")]
 pub use in_process::all_printed as answer;
+#[cfg(feature = "native")]
+use parkade_policies::Entry;
+#[cfg(feature = "native")]
+use parkade_research::policies::declare;
 pub use terminal::runner::Outcome;
 use terminal::runner::{self, run};
 use terminal::surroundings::{Surroundings, Written, are_provided};
@@ -160,6 +164,37 @@ impl Command {
 pub fn main() -> ExitCode {
     terminal::outputs::remove_on_signals();
     run_command(&std::env::args_os().collect::<Vec<_>>()).into()
+}
+
+/// Does the same as [`main`] in a program that declares policies of its own. Every command that takes the name of a policy knows
+/// them, with their parameters, beside the catalogue; only a PyTorch program cannot run on them.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use parkade::policy::PyTorch;
+/// use parkade::settings::Settings;
+/// use parkade_policies::{Entry, Parameter};
+///
+/// const MINE: Entry = Entry::new("mine", "PyTorch's policy with some settings off", "our own", |values| {
+///     let expandable_segments = values.text("expands") == "yes";
+///     Box::new(PyTorch::new(Settings { expandable_segments, ..Settings::default() }))
+/// })
+/// .with_parameters(&[Parameter::choice("expands", "whether segments are expandable", "yes", &["yes", "no"])]);
+///
+/// fn main() -> ExitCode {
+///     parkade_cli::main_with(&[MINE])
+/// }
+/// ```
+#[cfg(feature = "native")]
+pub fn main_with(own: &'static [Entry]) -> ExitCode {
+    match declare(own) {
+        Ok(()) => main(),
+        Err(why) => {
+            output::complain(&why);
+            Outcome::CouldNotRun.into()
+        }
+    }
 }
 
 /// Runs the command that these arguments name, the program's name first, as the binary does: it prints the answer, and returns

@@ -8,7 +8,7 @@
 
 use parkade_analysis::advise::{Advice, CompletedRuns, DeviceMemory, DeviceOutcome, Means, Outcome as Fit, Program};
 use parkade_analysis::continuation::Doubt;
-use parkade_policies::{Named, named, needs_serial_work};
+use parkade_policies::{ENTRIES, Named, base, named, needs_serial_work};
 use parkade_replay::{Operation, Requests};
 use parkade_research::study::{Ending, Outcome, PLENTY_BYTES, RunOptions, Smallest, make_for, run, smallest_capacity};
 use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
@@ -77,12 +77,20 @@ pub fn own_policy(advice: &Advice, known: &[Needs]) -> Option<Needs> {
     each.into_iter().next()
 }
 
+/// Returns whether the policy is one of the catalogue; if not, the program declares it itself.
+#[must_use]
+pub fn is_in_catalogue(policy: &str) -> bool {
+    base(policy) == EXPANDABLE || ENTRIES.iter().any(|entry| entry.name == base(policy))
+}
+
 /// Returns the call that runs PyTorch on a policy.
 #[must_use]
 pub fn enable_call(policy: &str) -> String {
     match policy {
         "pytorch-rescue" => "parkade.enable(rescue=True, serial=True)".to_owned(),
         "pytorch-rescue:reach=free" => "parkade.enable(rescue=\"free\")".to_owned(),
+        // The Python package has only the catalogue's policies.
+        own if !is_in_catalogue(own) => format!("{own} (which PyTorch cannot use)"),
         _ => {
             let promise = if needs_serial_work(policy) { ", serial=True" } else { "" };
             format!("parkade.enable(policy={policy:?}{promise})")

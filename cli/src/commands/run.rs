@@ -1,11 +1,13 @@
 //! `parkade run` runs and records a Python program, and explains an out-of-memory error. The Python package runs it; this
 //! starts Python.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Parser;
+use parkade_policies::base;
+use parkade_research::policies::policies;
 
 use crate::terminal::output;
 use crate::terminal::runner::Outcome;
@@ -67,6 +69,14 @@ const NAMES: [&str; 2] = ["python3", "python"];
 impl Args {
     /// Becomes Python, which runs the program. Returns only if that fails.
     pub(crate) fn run(&self) -> Outcome {
+        let name = self.policy.as_deref().map(OsStr::to_string_lossy).unwrap_or_default();
+        if policies().own().any(|policy| policy.entry.name == base(&name)) {
+            output::complain(&format!(
+                "a PyTorch program cannot run on {name}: it would run on the Python package's library, which has only the policies of the \
+                 catalogue; for the requests of a recorded run, use replay --policy {name}"
+            ));
+            return Outcome::CouldNotRun;
+        }
         let Some(python) = pythons().find(|python| can_run(python)) else {
             output::complain(
                 "parkade run needs the Python package parkade, and no python3 or python on the path can import it: run `pip install .` in \

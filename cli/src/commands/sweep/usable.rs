@@ -1,8 +1,8 @@
 //! How a program that runs PyTorch can use a policy today: by a setting, through `parkade.enable`, or not.
 
-use parkade_policies::{ENTRIES, base};
+use parkade_policies::base;
 
-use crate::commands::beside::enable_call;
+use crate::commands::beside::{enable_call, is_in_catalogue};
 use crate::commands::enable::shell_line;
 
 /// How PyTorch can use a policy.
@@ -49,8 +49,8 @@ impl Usable {
             "pytorch-expandable" => Usable::Setting(shell_line("expandable_segments:True")),
             // Its plan comes from the program's first step, which the study knows and PyTorch does not.
             "stalloc" => Usable::Simulator,
-            // The Python package does not have the policies that another program declares.
-            own if ENTRIES.iter().all(|entry| entry.name != own) => Usable::Simulator,
+            // The Python package has only the catalogue's policies.
+            _ if !is_in_catalogue(policy) => Usable::Simulator,
             _ => Usable::Enable(enable_call(policy)),
         }
     }
