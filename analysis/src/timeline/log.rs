@@ -12,6 +12,8 @@ use parkade_recording::{Action, BlockState, DeviceRecording, Entry, Segment, Sta
 use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 use rustc_hash::FxHashMap;
 
+use super::served::Served;
+
 /// A moment after the recording's end.
 pub const NEVER: u32 = u32::MAX;
 
@@ -98,6 +100,21 @@ impl HeapLog {
             done = moment.entries;
         })?;
         Ok((writer.finish(), retried))
+    }
+
+    /// Returns the log of a run that a simulation recorded.
+    pub(super) fn of_served(recording: &DeviceRecording, operations: &[Served]) -> HeapLog {
+        let mut writer = Writer::default();
+        let (mut first, mut allocated) = (0, 0_u64);
+        for operation in operations {
+            let entries = recording.trace.get(first..operation.entries).unwrap_or(&[]);
+            let taken = entries.iter().filter(|entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap));
+            writer.pools.extend(taken.filter_map(|entry| Some((entry.address, recording.pools.get(entry.pool)?))));
+            let grown = i64::try_from(operation.allocated_bytes.saturating_sub(allocated)).unwrap_or(i64::MAX);
+            writer.operation(first as u32, entries, grown);
+            (first, allocated) = (operation.entries, operation.allocated_bytes);
+        }
+        writer.finish()
     }
 
     /// Returns the log of a file without a trace: its final segments at moment 0.

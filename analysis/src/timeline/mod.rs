@@ -9,9 +9,11 @@
 
 mod log;
 mod packed;
+mod served;
 
 pub use log::{BlockLife, BlockNow, HeapLog, Holder, HolderKey, NEVER, SegmentLife, SegmentNow, holders};
 pub use packed::{Column, Packed, PackedError, TimeSamples, pack_numbers};
+pub use served::Served;
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -53,6 +55,37 @@ impl Timeline {
         let levels = log.levels(entries);
         let markers = markers(recording, &retries, requests);
         Ok(Timeline { entries, log, levels, markers })
+    }
+}
+
+impl Timeline {
+    /// Returns the timeline of a run that a simulation recorded, whatever the rules of its allocator. The entries state their
+    /// pools, and `operations` states the rest.
+    #[must_use]
+    pub fn of_served(recording: &DeviceRecording, operations: &[Served]) -> Timeline {
+        let entries = recording.trace.len();
+        let log = HeapLog::of_served(recording, operations);
+        let levels = log.levels(entries);
+        let mut markers: Vec<Marker> = Vec::new();
+        let mut first = 0;
+        for operation in operations {
+            let of_operation = recording.trace.get(first..operation.entries).unwrap_or(&[]);
+            let mut add = |kind, bytes| markers.push(Marker { moment: first as u32, kind, bytes });
+            if operation.empties_cache {
+                add(MarkerKind::EmptyCache, None);
+            }
+            if operation.is_retried {
+                add(MarkerKind::Retry, of_operation.last().map(|entry| entry.size));
+            }
+            let oom = of_operation.iter().position(|entry| entry.action == Action::Oom);
+            if let Some(at) = oom {
+                let (moment, bytes) = ((first + at) as u32, Some(of_operation[at].size));
+                markers.push(Marker { moment, kind: MarkerKind::OutOfMemory, bytes });
+            }
+            first = operation.entries;
+        }
+        markers.sort_by_key(|marker| (marker.moment, marker.kind));
+        Timeline { entries, log, levels, markers }
     }
 }
 

@@ -6,12 +6,19 @@
 //! machine.
 
 mod capacity;
+mod excess;
 pub mod largest_batch;
+mod record;
 mod run;
+mod series;
 pub mod statistics;
 pub mod sweep;
 
 pub use capacity::{LOAD_UNIT_BYTES, Smallest, smallest_capacity};
+pub use excess::{Excess, InTheWay, Room, first_excess};
+pub use record::{RecordedEvent, RecordedRun, record};
 pub use run::{
-    Addresses, Curves, DriverCost, Ending, Outcome, PLENTY_BYTES, RunOptions, curves, first_step, live_curve, make_for, run,
+    Addresses, Curves, DriverCost, Ending, Moment, Outcome, PLENTY_BYTES, RunOptions, curves, first_step, live_curve, make_for,
+    run, stream_number, watch,
 };
+pub use series::{Point, Series, Share, series};

@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use parkade::policy::Policy;
+use parkade::snapshot::SegmentInfo;
 use parkade::stats::{Family, Stats};
+use parkade::trace::Observer;
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError, PoolError, PoolFilter};
 use parkade_policies::{FirstStep, Named, Plan, Stalloc, Traced, pools_are_allocators};
@@ -223,25 +225,86 @@ impl Outcome {
 /// Runs a workload under a policy. It never panics, regardless of the workload and the policy, unless the policy itself does.
 #[must_use]
 pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions) -> Outcome {
-    run_watched(workload, policy, options, |_, _| ())
+    watch(workload, policy, options, |_| ())
 }
 
-/// Does the same as [`run`], but `watch` receives the number of each event and the stats after it.
-fn run_watched(
+/// Does the same as [`run`], but `see` receives the state after each event, including an event that fails.
+pub fn watch(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
     options: &RunOptions,
-    watch: impl FnMut(usize, &Stats),
+    see: impl FnMut(&Moment<'_>),
+) -> Outcome {
+    observe(workload, policy, options, (), see)
+}
+
+/// Does the same as [`watch`], and `observer` receives the allocator's entries.
+pub(super) fn observe<O: Observer>(
+    workload: &Workload,
+    policy: Box<dyn Policy + Send>,
+    options: &RunOptions,
+    observer: O,
+    see: impl FnMut(&Moment<'_>),
 ) -> Outcome {
     // The box itself is not a PyTorch policy, but the policy inside it may be.
     match policy.as_ref().as_pytorch() {
-        Some(pytorch) => run_policy(workload, pytorch.clone(), options, watch),
-        None => run_policy(workload, policy, options, watch),
+        Some(pytorch) => run_policy(workload, Run::new(pytorch.clone(), options, observer), options, see),
+        None => run_policy(workload, Run::new(policy, options, observer), options, see),
     }
 }
 
-fn run_policy<P: Policy>(workload: &Workload, policy: P, options: &RunOptions, mut watch: impl FnMut(usize, &Stats)) -> Outcome {
-    let mut run = Run::new(policy, options);
+/// The state of a run after an event.
+pub struct Moment<'a> {
+    /// The event's number, from 0.
+    pub event: usize,
+    /// Whether the event failed, which ends the run.
+    pub has_failed: bool,
+    core: &'a dyn State,
+    live: &'a [Option<Allocation>],
+}
+
+impl Moment<'_> {
+    /// Returns the allocator's statistics, counted from the first event.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        self.core.stats()
+    }
+
+    /// Returns all segments with their blocks, by address.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        self.core.segments()
+    }
+
+    /// Returns the first byte of each live buffer, by the buffer's number.
+    pub fn live(&self) -> impl Iterator<Item = (u32, u64)> {
+        let live = self.live.iter().zip(0_u32..);
+        live.filter_map(|(allocation, buffer)| Some((buffer, allocation.as_ref()?.address().get())))
+    }
+}
+
+/// The parts of an allocator that can be seen, whatever its policy.
+trait State {
+    fn stats(&self) -> &Stats;
+    fn segments(&self) -> Vec<SegmentInfo>;
+}
+
+impl<P: Policy, O: Observer> State for Allocator<SimDevice, P, O> {
+    fn stats(&self) -> &Stats {
+        Allocator::stats(self)
+    }
+
+    fn segments(&self) -> Vec<SegmentInfo> {
+        Allocator::segments(self)
+    }
+}
+
+fn run_policy<P: Policy, O: Observer>(
+    workload: &Workload,
+    mut run: Run<P, O>,
+    options: &RunOptions,
+    mut see: impl FnMut(&Moment<'_>),
+) -> Outcome {
     let mut ended = run.preallocate(options.preallocated_bytes).err();
     let mut done = 0;
     // The cost up to the later half, which a run that ends early may never reach.
@@ -251,8 +314,9 @@ fn run_policy<P: Policy>(workload: &Workload, policy: P, options: &RunOptions, m
         let (first, later) = workload.events.split_at(workload.later_half().min(workload.events.len()));
         let mut carry_out = |events: &[Event]| {
             for event in events {
-                run.carry_out(event)?;
-                watch(done, run.core.stats());
+                let carried_out = run.carry_out(event);
+                see(&Moment { event: done, has_failed: carried_out.is_err(), core: &run.core, live: &run.live });
+                carried_out?;
                 done += 1;
             }
             Ok(DriverCost::of(run.core.device()))
@@ -297,8 +361,8 @@ impl From<FreeError> for Stop {
     }
 }
 
-struct Run<P: Policy> {
-    core: Allocator<SimDevice, P, ()>,
+struct Run<P: Policy, O: Observer> {
+    core: Allocator<SimDevice, P, O>,
     /// The live allocations by buffer number.
     live: Vec<Option<Allocation>>,
     /// The number of private pools that requests go to.
@@ -306,9 +370,9 @@ struct Run<P: Policy> {
     destroys_pools: bool,
 }
 
-impl<P: Policy> Run<P> {
-    fn new(policy: P, options: &RunOptions) -> Run<P> {
-        let mut core = Allocator::new(options.device(), policy, ());
+impl<P: Policy, O: Observer> Run<P, O> {
+    fn new(policy: P, options: &RunOptions, observer: O) -> Run<P, O> {
+        let mut core = Allocator::new(options.device(), policy, observer);
         core.set_limit(options.limit_bytes.map(Bytes));
         Run { core, live: Vec::new(), routed: 0, destroys_pools: options.destroys_pools }
     }
@@ -405,6 +469,12 @@ impl<P: Policy> Run<P> {
     }
 }
 
+/// Returns the number of the workload's stream that an allocator knows by this handle.
+#[must_use]
+pub fn stream_number(handle: StreamId) -> u16 {
+    u16::try_from(handle.get() / STREAM_STEP).unwrap_or(u16::MAX)
+}
+
 #[inline]
 fn handle(stream: u16) -> StreamId {
     StreamId(u64::from(stream) * STREAM_STEP)
@@ -435,9 +505,11 @@ pub struct Curves {
 pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions, points: usize) -> Curves {
     let buckets = Buckets::new(workload, points);
     let (mut reserved_bytes, mut allocated_bytes) = (Vec::new(), Vec::new());
-    let outcome = run_watched(workload, policy, options, |event, stats| {
-        buckets.raise(&mut reserved_bytes, event, level(stats, Family::ReservedBytes));
-        buckets.raise(&mut allocated_bytes, event, level(stats, Family::AllocatedBytes));
+    let outcome = watch(workload, policy, options, |moment| {
+        if !moment.has_failed {
+            buckets.raise(&mut reserved_bytes, moment.event, level(moment.stats(), Family::ReservedBytes));
+            buckets.raise(&mut allocated_bytes, moment.event, level(moment.stats(), Family::AllocatedBytes));
+        }
     });
     Curves { reserved_bytes, allocated_bytes, outcome }
 }
@@ -486,7 +558,7 @@ impl Buckets {
     }
 }
 
-fn level(stats: &Stats, family: Family) -> u64 {
+pub(super) fn level(stats: &Stats, family: Family) -> u64 {
     u64::try_from(stats.family(family).all.current).unwrap_or(0)
 }
 

@@ -36,6 +36,10 @@ pub struct RecordedWorkload {
     /// The number of requests left out because the recording has more than 65,535 streams or pools, which is more than a
     /// workload can number.
     pub unnamed_requests: u64,
+    /// The handle of each stream, by the stream's number.
+    pub streams: Vec<u64>,
+    /// The pool of each private pool's number, which begins with 1.
+    pub pools: Vec<PoolId>,
 }
 
 impl RecordedWorkload {
@@ -70,6 +74,8 @@ pub fn of_requests(name: &str, requests: &Requests) -> RecordedWorkload {
     reader.leave_pool();
     let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.=".contains(c) { c } else { '_' };
     let mut recorded = reader.recorded;
+    recorded.streams = vec![0; reader.streams.len() + 1];
+    reader.streams.into_iter().for_each(|(handle, number)| recorded.streams[usize::from(number)] = handle);
     recorded.workload.name = name.chars().map(allowed).collect();
     recorded.workload.says = format!("The requests of the recording {name}");
     recorded
@@ -176,6 +182,7 @@ impl Reader {
             None => {
                 let Some(number) = self.last_pool.checked_add(1) else { return false };
                 self.last_pool = number;
+                self.recorded.pools.push(pool);
                 self.pools.insert(pool, number);
                 number
             }

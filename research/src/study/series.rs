@@ -1,0 +1,207 @@
+//! The state of the heap over the course of a run, at a bounded number of points that include every peak.
+//!
+//! The workload is run twice. The first run finds the events at which memory peaks, from the statistics alone; the second one
+//! describes the heap at these events. The time of the first run does not depend on the number of points, and each point costs
+//! one pass over the heap.
+
+use std::collections::BTreeMap;
+
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::stats::Family;
+use parkade_policies::Named;
+
+use super::run::{Moment, Outcome, RunOptions, level, make_for, stream_number, watch};
+use crate::workload::Workload;
+
+/// Parts of a run, if the caller does not set their length. Each part has at most two points: its peak of reserved bytes and
+/// its peak of allocated bytes.
+const PARTS: usize = 500;
+
+/// The heap over the course of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Series {
+    /// The points, by event.
+    pub points: Vec<Point>,
+    /// How the run went.
+    pub outcome: Outcome,
+}
+
+/// The heap after an event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Point {
+    /// The event's number, from 0.
+    pub event: usize,
+    /// All of the heap.
+    pub all: Share,
+    /// The heap by pool and stream; pool 0 is the default pool, and stream 0 the default stream.
+    pub parts: BTreeMap<(u64, u16), Share>,
+}
+
+/// The heap, or the segments of one pool and one stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Share {
+    /// Bytes of live buffers, as requested.
+    pub live_bytes: u64,
+    /// Bytes of the blocks that hold them.
+    pub allocated_bytes: u64,
+    /// Bytes of blocks that were freed while other streams still use them.
+    pub pending_bytes: u64,
+    /// Bytes taken from the device.
+    pub reserved_bytes: u64,
+    /// The part of the reserved bytes that is mapped into expandable segments.
+    pub mapped_bytes: u64,
+    /// The largest free block.
+    pub largest_hole_bytes: u64,
+    /// The number of free blocks.
+    pub holes: u64,
+}
+
+impl Share {
+    fn add(&mut self, segment: &SegmentInfo) {
+        self.reserved_bytes += segment.total.get();
+        self.mapped_bytes += if segment.expandable { segment.total.get() } else { 0 };
+        for block in &segment.blocks {
+            let bytes = block.size.get();
+            match block.state {
+                BlockActivity::Allocated => {
+                    self.live_bytes += block.requested.get();
+                    self.allocated_bytes += bytes;
+                }
+                BlockActivity::PendingFree => self.pending_bytes += bytes,
+                BlockActivity::Inactive => {
+                    self.largest_hole_bytes = self.largest_hole_bytes.max(bytes);
+                    self.holes += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Point {
+    fn of(moment: &Moment<'_>) -> Point {
+        let mut point = Point { event: moment.event, all: Share::default(), parts: BTreeMap::new() };
+        for segment in moment.segments() {
+            point.all.add(&segment);
+            point.parts.entry((segment.pool.0, stream_number(segment.stream))).or_default().add(&segment);
+        }
+        point
+    }
+}
+
+/// Runs a workload under a policy and describes the heap after some of the events: in each part of `step` events, after the
+/// one with the most reserved and the one with the most allocated bytes, and after the last. With a step of 1, these are all
+/// events. `None` divides the run into 500 parts.
+#[must_use]
+pub fn series(workload: &Workload, policy: &Named, options: &RunOptions, step: Option<usize>) -> Series {
+    let make = make_for(policy, workload);
+    let step = step.unwrap_or(workload.events.len().div_ceil(PARTS)).max(1);
+    let mut peaks = Peaks { step, events: Vec::new(), part: None };
+    watch(workload, make(), options, |moment| peaks.pass(moment));
+    let events = peaks.finish();
+    let mut points = Vec::with_capacity(events.len());
+    let outcome = watch(workload, make(), options, |moment| {
+        if events.get(points.len()) == Some(&moment.event) {
+            points.push(Point::of(moment));
+        }
+    });
+    Series { points, outcome }
+}
+
+/// Finds the events to describe.
+struct Peaks {
+    step: usize,
+    events: Vec<usize>,
+    part: Option<Part>,
+}
+
+/// The current part of the run.
+struct Part {
+    number: usize,
+    /// The most reserved bytes, and the event.
+    reserved: (u64, usize),
+    /// The most allocated bytes, and the event.
+    allocated: (u64, usize),
+    last: usize,
+}
+
+impl Peaks {
+    fn pass(&mut self, moment: &Moment<'_>) {
+        let (event, stats) = (moment.event, moment.stats());
+        let (reserved, allocated) = (level(stats, Family::ReservedBytes), level(stats, Family::AllocatedBytes));
+        let number = event / self.step;
+        match &mut self.part {
+            Some(part) if part.number == number => {
+                part.last = event;
+                // The first of several equal peaks is kept.
+                if reserved > part.reserved.0 {
+                    part.reserved = (reserved, event);
+                }
+                if allocated > part.allocated.0 {
+                    part.allocated = (allocated, event);
+                }
+            }
+            part => {
+                let before = part.replace(Part { number, reserved: (reserved, event), allocated: (allocated, event), last: event });
+                self.events.extend(before.into_iter().flat_map(|part| [part.reserved.1, part.allocated.1]));
+            }
+        }
+    }
+
+    fn finish(mut self) -> Vec<usize> {
+        self.events.extend(self.part.into_iter().flat_map(|part| [part.reserved.1, part.allocated.1, part.last]));
+        self.events.sort_unstable();
+        self.events.dedup();
+        self.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade_policies::{CATALOGUE, named};
+
+    use super::*;
+    use crate::workload::{Event, parse};
+
+    const MIB: u64 = 1 << 20;
+
+    fn allocate(buffer: u32, mib: u64, stream: u16) -> Event {
+        Event::Allocate { buffer, bytes: mib * MIB, stream }
+    }
+
+    #[test]
+    fn pools_and_streams_add_up_to_the_heap() {
+        let free = |buffer| Event::Free { buffer };
+        let events = vec![
+            allocate(0, 60, 0),
+            allocate(1, 40, 1),
+            Event::BeginPool { pool: 3 },
+            allocate(2, 30, 0),
+            Event::EndPool { pool: 3 },
+            free(0),
+            allocate(3, 20, 0),
+        ];
+        let workload = Workload { name: "parts".into(), events, ..Workload::default() };
+        let found = series(&workload, &named("pytorch").expect("a policy"), &RunOptions::plenty(), Some(1));
+        assert_eq!(found.points.iter().map(|point| point.event).collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
+        let last = &found.points[6];
+        assert_eq!(last.parts.keys().copied().collect::<Vec<_>>(), [(0, 0), (0, 1), (3, 0)]);
+        assert_eq!((last.all.live_bytes, last.all.reserved_bytes), (90 * MIB, 130 * MIB));
+        assert_eq!((last.all.largest_hole_bytes, last.all.holes, last.all.mapped_bytes), (40 * MIB, 1, 0));
+        assert_eq!(last.parts[&(0, 1)].reserved_bytes, 40 * MIB);
+        let sum: u64 = last.parts.values().map(|part| part.reserved_bytes).sum();
+        assert_eq!(sum, last.all.reserved_bytes);
+    }
+
+    #[test]
+    fn few_points_keep_every_peak_of_every_policy() {
+        let workload = parse("mlp:depth=4,batch=8,steps=4").expect("a workload");
+        for policy in CATALOGUE {
+            let options = RunOptions::new(1 << 34);
+            let found = series(&workload, policy, &options, Some(workload.events.len() / 5));
+            let most = |bytes: fn(&Share) -> u64| found.points.iter().map(|point| bytes(&point.all)).max().unwrap_or(0);
+            assert!(found.points.len() <= 13, "{}: {}", policy.name, found.points.len());
+            assert_eq!(most(|share| share.reserved_bytes), found.outcome.peak_reserved_bytes, "{}", policy.name);
+            assert_eq!(most(|share| share.allocated_bytes), found.outcome.peak_allocated_bytes, "{}", policy.name);
+        }
+    }
+}
