@@ -86,7 +86,8 @@ pub fn first_excess(workload: &Workload, policy: &Named, options: &RunOptions, b
     let reserved_bytes: u64 = segments.iter().map(|segment| segment.total.get()).sum();
     let stretch = here.iter().filter_map(|segment| least_stretch(&segment.blocks, wanted.bytes)).min_by_key(|found| found.0);
     let released = to_release(&segments, wanted.bytes.saturating_sub(device_bytes.saturating_sub(reserved_bytes)));
-    let is_one_stretch = stretch.is_some() && (released.is_none() || stretch.as_ref().map(|found| found.0) <= released.as_ref().map(|found| found.0));
+    let is_one_stretch = stretch.is_some()
+        && (released.is_none() || stretch.as_ref().map(|found| found.0) <= released.as_ref().map(|found| found.0));
     let blocks = if is_one_stretch { stretch } else { released }.map_or_else(Vec::new, |found| found.1);
     let lives = Lives::of(workload);
     Some(Excess {
@@ -252,7 +253,8 @@ mod tests {
     #[test]
     fn the_smallest_blocks_between_enough_free_bytes_are_in_the_way() {
         // One segment of 100 MiB is split into 30, 4, 20, 10 and 36 MiB; then 30, 20 and 36 MiB are freed.
-        let first = [allocate(0, 100), free(0), allocate(1, 30), allocate(2, 4), allocate(3, 20), allocate(4, 10), allocate(5, 36)];
+        let first =
+            [allocate(0, 100), free(0), allocate(1, 30), allocate(2, 4), allocate(3, 20), allocate(4, 10), allocate(5, 36)];
         let events = [&first[..], &[free(1), free(3), free(5), allocate(6, 46)]].concat();
         let excess = found(events.clone(), "pytorch", 100).expect("46 MiB do not fit");
         assert_eq!((excess.event, excess.requested_bytes, excess.reserved_bytes), (10, 46 * MIB, 100 * MIB));

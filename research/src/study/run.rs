@@ -229,12 +229,7 @@ pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOpt
 }
 
 /// Does the same as [`run`], but `see` receives the state after each event, including an event that fails.
-pub fn watch(
-    workload: &Workload,
-    policy: Box<dyn Policy + Send>,
-    options: &RunOptions,
-    see: impl FnMut(&Moment<'_>),
-) -> Outcome {
+pub fn watch(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions, see: impl FnMut(&Moment<'_>)) -> Outcome {
     observe(workload, policy, options, (), see)
 }
 

@@ -141,7 +141,8 @@ impl Peaks {
                 }
             }
             part => {
-                let before = part.replace(Part { number, reserved: (reserved, event), allocated: (allocated, event), last: event });
+                let before =
+                    part.replace(Part { number, reserved: (reserved, event), allocated: (allocated, event), last: event });
                 self.events.extend(before.into_iter().flat_map(|part| [part.reserved.1, part.allocated.1]));
             }
         }

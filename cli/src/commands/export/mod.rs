@@ -24,7 +24,7 @@ use parkade_replay::{AfterFailure, ReplaySettings, Requests, SelfCheck, VerifyEr
 use parkade_research::workload::trace;
 use serde::Serialize;
 
-use super::sweep::plan::{recorded_program, stem};
+use crate::commands::sweep::plan::{recorded_program, stem};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Force, Json};
 use crate::terminal::json_struct::{all, sections, view};

@@ -1,0 +1,118 @@
+//! A run of a program under a policy, which `report`, `stats` and `export` show in place of the run that was recorded.
+//!
+//! `program` makes programs from recordings, request traces and generated workloads; `run` runs them and turns a run into a
+//! recording, as PyTorch's memory history would contain it; `packing` compares a policy's need with the best packing and names
+//! the blocks that are in the way.
+
+pub(crate) mod packing;
+pub(crate) mod program;
+pub(crate) mod run;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use parkade_policies::Named;
+
+use self::program::Programs;
+use crate::terminal::args;
+
+/// Steps of the packer, unless `--bounds` gives them: about two seconds.
+const PACKING_STEPS: u64 = 20_000_000;
+
+/// `--policy`, and the program to run under it.
+#[derive(Args, Clone, Default)]
+pub(crate) struct UnderPolicy {
+    /// Show the program under a parkade policy, such as bfc or compaction: a simulation in place of the recorded run, with the same
+    /// requests, as in parkade replay --policy. FILE may then also be a request trace (.jsonl, .csv). --limit and --capacity are the
+    /// policy's memory. parkade sweep --list lists all policies.
+    #[arg(long, value_name = "NAME", group = "other_run")]
+    pub(crate) policy: Option<String>,
+    /// Show a workload instead of FILE: a name of the catalogue or a description of a generated workload, as in parkade sweep.
+    /// Seed 1, unless the description sets the seed.
+    #[cfg(feature = "native")]
+    #[arg(short, long, value_name = "WORKLOAD")]
+    workload: Option<std::ffi::OsString>,
+}
+
+/// `--bounds`.
+#[derive(Args, Clone, Copy, Default)]
+pub(crate) struct PackingSteps {
+    /// With --policy: the steps spent on packing the program offline, which shows where the policy first needs more memory; 0 omits
+    /// this [default: 20000000].
+    #[arg(long, value_name = "STEPS", requires = "policy")]
+    bounds: Option<u64>,
+}
+
+impl PackingSteps {
+    /// Returns the steps that the packer may take; 0 if it is not wanted.
+    pub(crate) fn steps(self) -> u64 {
+        self.bounds.unwrap_or(PACKING_STEPS)
+    }
+}
+
+impl UnderPolicy {
+    /// Returns the policy; `None` if the recorded run is to be shown.
+    ///
+    /// # Errors
+    /// There is no policy of this name.
+    pub(crate) fn named(&self) -> Result<Option<Named>> {
+        self.policy.as_deref().map(args::policy).transpose()
+    }
+
+    /// Returns the policy, unless the recorded run of `file` is to be shown.
+    ///
+    /// # Errors
+    /// The program has no recorded run, or there is no policy of this name.
+    pub(crate) fn policy_for(&self, file: &Path) -> Result<Option<Named>> {
+        let policy = self.named()?;
+        if policy.is_none() && self.is_workload() {
+            bail!("a workload has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)");
+        }
+        if policy.is_none() && program::is_request_trace(file) {
+            bail!("a request trace has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)");
+        }
+        Ok(policy)
+    }
+
+    /// Refuses `option`, which applies to PyTorch's allocator, beside a policy.
+    ///
+    /// # Errors
+    /// Both are given.
+    pub(crate) fn excludes(&self, option: &str, is_given: bool) -> Result<()> {
+        if self.policy.is_some() && is_given {
+            bail!(
+                "{option} and --policy cannot be combined: {option} applies to PyTorch's allocator, which the policy replaces; \
+                 leave one out"
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether the program is a workload, and not in the file.
+    #[cfg(feature = "native")]
+    pub(crate) fn is_workload(&self) -> bool {
+        self.workload.is_some()
+    }
+
+    /// Whether the program is a workload, and not in the file.
+    #[cfg(not(feature = "native"))]
+    pub(crate) const fn is_workload(&self) -> bool {
+        false
+    }
+
+    /// Returns the programs of the file, or the workload.
+    ///
+    /// # Errors
+    /// There is no such program, or it cannot be read.
+    pub(crate) fn programs(&self, file: &Path, asked: &program::Asked) -> Result<Programs> {
+        #[cfg(feature = "native")]
+        if let Some(workload) = &self.workload {
+            if !file.as_os_str().is_empty() {
+                bail!("{} and --workload are two programs: leave one out", file.display());
+            }
+            return Programs::of_workload(workload, asked);
+        }
+        Programs::of_file(file, asked)
+    }
+}

@@ -1,0 +1,292 @@
+//! Where a policy first needs more memory than the best packing, and the blocks that are in the way there.
+//!
+//! The packer knows every lifetime in advance and moves nothing. The policy runs on a device with the memory of the packing;
+//! the first request that it cannot serve shows why it needs more.
+
+use anyhow::{Result, anyhow};
+use parkade_analysis::StackNames;
+use parkade_policies::Named;
+use parkade_recording::{Recording, StackId};
+use parkade_research::bounds::{BLOCK_BYTES, buffers};
+use parkade_research::packing::{self, Effort, Found, Instance, pack_watched};
+use parkade_research::study::{Excess, InTheWay, Room, RunOptions, first_excess};
+
+use super::program::Program;
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::markup::grouped;
+use crate::terminal::size::show_bytes;
+use crate::terminal::table::Table;
+use crate::terminal::{output, progress};
+
+/// The blocks in the way that are shown; JSON has more.
+const SHOWN: usize = 8;
+/// The blocks in the way that JSON contains.
+const LISTED: usize = 1000;
+
+/// A policy compared with the best packing of a program.
+pub(crate) struct AgainstPacking {
+    /// The most bytes live at once, rounded to blocks of 512 bytes.
+    load_bytes: u64,
+    found: Found,
+    /// The steps that the packer was given.
+    budget: u64,
+    excess: Option<Excess>,
+    /// What the events are called, and the number of the excess.
+    place: Option<(&'static str, usize)>,
+    /// The blocks in the way, the largest first.
+    in_the_way: Vec<Blocker>,
+    /// The number of blocks in the way, and their bytes.
+    all_in_the_way: (usize, u64),
+}
+
+/// A block in the way, in the program's terms.
+struct Blocker {
+    block: InTheWay,
+    /// The number of the event that allocated it.
+    allocated_at: Option<usize>,
+    /// The number of the event that frees it.
+    freed_at: Option<usize>,
+    /// The events since its allocation.
+    age: Option<usize>,
+    /// Where it was requested, if that is known.
+    requested_in: Option<String>,
+}
+
+impl AgainstPacking {
+    /// Packs a program, and finds where the policy first needs more. Returns `None` if the packer may take no steps, or if the
+    /// program requests nothing.
+    ///
+    /// # Errors
+    /// The sizes of the requests cannot be packed.
+    pub(crate) fn of(
+        (program, source): (&Program, &Recording),
+        policy: &Named,
+        options: &RunOptions,
+        (budget, is_hidden): (u64, bool),
+    ) -> Result<Option<AgainstPacking>> {
+        let rounded = buffers(&program.workload, BLOCK_BYTES);
+        if budget == 0 || rounded.is_empty() {
+            return Ok(None);
+        }
+        let instance = Instance::new(rounded)?;
+        let bar = progress::of("steps at most", is_hidden);
+        bar.set_length(budget);
+        let effort = Effort { steps: budget, ..Effort::default() };
+        let found = pack_watched(&instance, &effort, &mut |steps| bar.set_position(steps));
+        bar.finish_and_clear();
+        packing::check(&instance, &found.packing)
+            .map_err(|fault| anyhow!("the packing found is invalid, which is a bug in parkade: {fault:?}"))?;
+        let excess = first_excess(&program.workload, policy, options, found.packing.height);
+        let names = StackNames::of(&source.stacks);
+        let blocks = excess.as_ref().map_or(&[][..], |excess| &excess.in_the_way);
+        let all_in_the_way = (blocks.len(), blocks.iter().map(|block| block.bytes).sum());
+        let mut in_the_way: Vec<Blocker> =
+            blocks.iter().map(|block| Blocker::of(*block, excess.as_ref(), program, source, &names)).collect();
+        in_the_way.sort_by_key(|blocker| (std::cmp::Reverse(blocker.block.bytes), blocker.block.address));
+        in_the_way.truncate(LISTED);
+        let place = excess.as_ref().map(|excess| (program.places(), program.place(excess.event)));
+        Ok(Some(AgainstPacking { load_bytes: instance.load(), found, budget, excess, place, in_the_way, all_in_the_way }))
+    }
+
+    /// Whether no packing can need less memory, which is proven.
+    fn is_best(&self) -> bool {
+        self.found.packing.height <= self.found.bound
+    }
+
+    /// Returns what was found, one sentence each.
+    pub(crate) fn words(&self, policy: &Named) -> Vec<String> {
+        let (height, load) = (show_bytes(self.found.packing.height), show_bytes(self.load_bytes));
+        let state = if self.is_best() {
+            "no packing needs less".to_owned()
+        } else {
+            not_converged(&self.found, self.budget, "--bounds")
+        };
+        let mut words = vec![format!("offline packing: {height} for a load of {load}; {state}")];
+        let Some((excess, (places, place))) = self.excess.as_ref().zip(self.place) else {
+            words.push(format!("{} serves the program in the memory of this packing", policy.name));
+            return words;
+        };
+        let Excess { requested_bytes, device_bytes, reserved_bytes, here, elsewhere, .. } = excess;
+        words.push(format!(
+            "{} first needs more than the packing at {places} {}: on a device of {} it cannot serve a request for {}, with {} reserved. \
+             Of the free memory that does not help, {} would suit its pool and stream, and {} would not.",
+            policy.name,
+            grouped(place as u64),
+            show_bytes(*device_bytes),
+            show_bytes(*requested_bytes),
+            show_bytes(*reserved_bytes),
+            room(here),
+            room(elsewhere)
+        ));
+        let (count, bytes) = self.all_in_the_way;
+        let blocks = output::count(count as u64, "block");
+        words.push(match (count, excess.is_one_stretch) {
+            (0, _) => "No block is in the way: the policy does not use the room that there is.".to_owned(),
+            (_, true) => format!("{blocks} of {} lie between enough free bytes in one segment:", show_bytes(bytes)),
+            (_, false) => format!(
+                "No segment has enough room; {blocks} of {} keep segments that would have to be released for a new one:",
+                show_bytes(bytes)
+            ),
+        });
+        words
+    }
+
+    /// Returns the largest blocks in the way; `None` if there are none.
+    pub(crate) fn table(&self) -> Option<Table> {
+        if self.in_the_way.is_empty() {
+            return None;
+        }
+        let places = self.place.map_or("event", |(places, _)| places);
+        let has_stacks = self.in_the_way.iter().any(|blocker| blocker.requested_in.is_some());
+        let heads = ["block".to_owned(), format!("allocated at {places}"), format!("freed at {places}"), "age in events".to_owned()];
+        let heads = heads.into_iter().chain(has_stacks.then(|| "requested in".to_owned()));
+        let mut table = Table::plain(2, heads).with_left(has_stacks.then_some(4));
+        for blocker in self.in_the_way.iter().take(SHOWN) {
+            let number = |number: Option<usize>, none: &str| number.map_or_else(|| none.to_owned(), |at| grouped(at as u64));
+            let freed = if blocker.block.buffer.is_none() { "pending" } else { "never" };
+            let cells = [
+                show_bytes(blocker.block.bytes),
+                number(blocker.allocated_at, "-"),
+                number(blocker.freed_at, freed),
+                number(blocker.age, "-"),
+            ];
+            let stack = has_stacks.then(|| blocker.requested_in.clone().unwrap_or_else(|| "-".to_owned()));
+            table.row(cells.into_iter().chain(stack));
+        }
+        Some(table)
+    }
+
+    /// Returns a note on the blocks that the table leaves out.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let left_out = self.all_in_the_way.0.saturating_sub(SHOWN);
+        (left_out > 0).then(|| format!("{} left out (--json lists them)", output::count(left_out as u64, "smaller block")))
+    }
+}
+
+/// States that a packing may not be the best. `option` gives the packer more steps.
+pub(crate) fn not_converged(found: &Found, budget: u64, option: &str) -> String {
+    let bound = show_bytes(found.bound);
+    if found.steps < budget {
+        format!("not converged: no packing needs less than {bound}, and the search ended early")
+    } else {
+        format!("not converged: no packing needs less than {bound}, and the search ended after {} steps ({option})", grouped(budget))
+    }
+}
+
+fn room(room: &Room) -> String {
+    match room.holes {
+        0 => "none".to_owned(),
+        1 => format!("{} in one hole", show_bytes(room.free_bytes)),
+        holes => {
+            format!("{} in {} holes of at most {}", show_bytes(room.free_bytes), grouped(holes), show_bytes(room.largest_hole_bytes))
+        }
+    }
+}
+
+impl Blocker {
+    fn of(block: InTheWay, excess: Option<&Excess>, program: &Program, source: &Recording, names: &StackNames) -> Blocker {
+        let requested_in = block.allocated_at.and_then(|event| {
+            let trace = &source.devices.iter().find(|device| device.device == program.device)?.trace;
+            let recorded = program.recorded.as_ref()?;
+            let is_early = block.buffer.is_some_and(|buffer| (buffer as usize) < recorded.early);
+            let stack = if is_early {
+                recorded.early_stacks.get(&block.buffer?).copied()?
+            } else {
+                trace.get(program.place(event))?.stack
+            };
+            if stack == StackId::NONE {
+                return None;
+            }
+            let name = names.name(&source.stacks, stack);
+            let line = name.line.map(|frame| format!("{}:{} {}", frame.filename, frame.line, frame.name));
+            line.or(name.operator)
+        });
+        Blocker {
+            allocated_at: block.allocated_at.map(|event| program.place(event)),
+            freed_at: block.freed_at.map(|event| program.place(event)),
+            age: excess.zip(block.allocated_at).map(|(excess, event)| excess.event.saturating_sub(event)),
+            requested_in: requested_in.map(|name| output::shorten(&name, 80)),
+            block,
+        }
+    }
+}
+
+view! {
+    /// A policy compared with the best packing that was found offline.
+    pub(crate) struct Compared<'a>(against: &'a AgainstPacking) {
+        /// The most bytes live at once, with requests rounded up to 512 bytes.
+        load_bytes: u64 = against.load_bytes,
+        /// The memory of the best packing that was found, with every lifetime known in advance.
+        packing_bytes: u64 = against.found.packing.height,
+        /// The lower bound for every packing.
+        bound_bytes: u64 = against.found.bound,
+        /// Whether it is proven that no packing needs less memory. If not, the search ended first.
+        packing_converged: bool = against.is_best(),
+        /// The steps that the packer took.
+        steps: u64 = against.found.steps,
+        /// The first request that the policy cannot serve in the memory of the packing; null if it serves all.
+        first_excess: Option<FirstExcess<'a>> = against.excess.as_ref().map(|excess| FirstExcess::of(against, excess)),
+    }
+}
+
+view! {
+    /// The first request that a policy cannot serve in the memory of the packing.
+    struct FirstExcess<'a>(against: &'a AgainstPacking, excess: &'a Excess) {
+        /// The event; for a recording, the entry.
+        at: usize = against.place.map_or(excess.event, |(_, place)| place),
+        /// The requested bytes.
+        requested_bytes: u64 = excess.requested_bytes,
+        /// The size of the block that the policy needs.
+        block_bytes: u64 = excess.block_bytes,
+        /// The memory of the device: the packing, rounded up to 2 MiB.
+        device_bytes: u64 = excess.device_bytes,
+        /// The bytes that the policy has reserved then.
+        reserved_bytes: u64 = excess.reserved_bytes,
+        /// The free memory in the segments of its pool, stream and size class.
+        free_here: FreeMemory = FreeMemory::of(excess.here),
+        /// The free memory in all other segments.
+        free_elsewhere: FreeMemory = FreeMemory::of(excess.elsewhere),
+        /// Whether the blocks in the way lie side by side in a segment that may serve the request. If not, they keep the segments
+        /// that would have to be released for a new one.
+        in_one_segment: bool = excess.is_one_stretch,
+        /// The number of blocks in the way: those with the fewest bytes whose absence would make enough room. 0 if there is room
+        /// that the policy does not use.
+        blocks_in_the_way: usize = against.all_in_the_way.0,
+        /// The bytes of these blocks.
+        bytes_in_the_way: u64 = against.all_in_the_way.1,
+        /// Up to 1,000 of these blocks, the largest first.
+        in_the_way: Vec<BlockInTheWay<'a>> = all(&against.in_the_way, BlockInTheWay::of),
+    }
+}
+
+view! {
+    /// Free memory.
+    struct FreeMemory(room: Room) {
+        /// The bytes of free blocks.
+        free_bytes: u64 = room.free_bytes,
+        /// The largest free block.
+        largest_hole_bytes: u64 = room.largest_hole_bytes,
+        /// The number of free blocks.
+        holes: u64 = room.holes,
+    }
+}
+
+view! {
+    /// A block in the way.
+    struct BlockInTheWay<'a>(blocker: &'a Blocker) {
+        /// The first byte.
+        address: u64 = blocker.block.address,
+        /// The size of the block.
+        bytes: u64 = blocker.block.bytes,
+        /// The buffer in it, by the number of its request; null if the program has freed it and other streams still use it.
+        buffer: Option<u32> = blocker.block.buffer,
+        /// The event that allocated it; for a recording, the entry.
+        allocated_at: Option<usize> = blocker.allocated_at,
+        /// The event that frees it; for a recording, the entry. Null if the program keeps it.
+        freed_at: Option<usize> = blocker.freed_at,
+        /// The number of events since its allocation.
+        age_events: Option<usize> = blocker.age,
+        /// The call that requested it; null if the file has no stack.
+        requested_in: Option<&'a str> = blocker.requested_in.as_deref(),
+    }
+}
