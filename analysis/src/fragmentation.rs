@@ -185,7 +185,7 @@ pub fn sample_replayed_run(
 }
 
 /// Takes the samples during a run.
-struct Sampler<'a> {
+pub struct Sampler<'a> {
     at: &'a [usize],
     samples: Vec<Sample>,
     peak_allocated_bytes: i64,
@@ -193,12 +193,14 @@ struct Sampler<'a> {
 }
 
 impl<'a> Sampler<'a> {
-    fn new(at: &'a [usize]) -> Sampler<'a> {
+    /// Creates a sampler that takes samples after these entries, which must be in order.
+    #[must_use]
+    pub fn new(at: &'a [usize]) -> Sampler<'a> {
         Sampler { at, samples: Vec::new(), peak_allocated_bytes: 0, peak_reserved_bytes: 0 }
     }
 
     /// Takes the samples that are due after this many entries.
-    fn pass(&mut self, entries: usize, stats: &Stats, segments: &mut dyn FnMut() -> Vec<SegmentInfo>) {
+    pub fn pass(&mut self, entries: usize, stats: &Stats, segments: &mut dyn FnMut() -> Vec<SegmentInfo>) {
         let current = |family| stats.family(family).all.current;
         self.peak_allocated_bytes = self.peak_allocated_bytes.max(current(Family::AllocatedBytes));
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(current(Family::ReservedBytes));
@@ -210,6 +212,12 @@ impl<'a> Sampler<'a> {
             self.peak_allocated_bytes = current(Family::AllocatedBytes);
             self.peak_reserved_bytes = current(Family::ReservedBytes);
         }
+    }
+
+    /// Returns the samples.
+    #[must_use]
+    pub fn finish(self) -> Vec<Sample> {
+        self.samples
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Recording {
     pub stacks: StackTable,
     /// The memory limit of the process, if the program that wrote the snapshot stored it.
     pub run_limit: Option<RunLimit>,
+    /// The policy under which parkade simulated the run; `None` if an allocator ran. It is stored alongside the limit.
+    pub simulated: Option<Arc<str>>,
     /// The keys in the file, among those that some PyTorch release added or removed.
     pub fields: FileFields,
     /// The parts of the file that this reader does not know.

@@ -172,7 +172,8 @@ fn chosen(recording: &Recording, only: Option<u32>) -> Result<Vec<&DeviceRecordi
 }
 
 /// Returns the settings fields in a snapshot of a run under these settings.
-fn recorded_settings(settings: &Settings, fields: FileFields) -> RecordedSettings {
+#[must_use]
+pub fn recorded_settings(settings: &Settings, fields: FileFields) -> RecordedSettings {
     let has = |key| fields.has(Part::Settings, key);
     RecordedSettings {
         text: Some(settings.text.clone()),
@@ -414,20 +415,8 @@ impl Provenance {
     }
 
     fn segment(&self, segment: &SegmentInfo) -> Segment {
-        let address = segment.address.get();
-        Segment {
-            address,
-            total_bytes: segment.total.get(),
-            stream: segment.stream.get(),
-            large: segment.class == PoolClass::Large,
-            pool: Some((segment.pool.0, segment.pool.1)),
-            expandable: segment.expandable,
-            allocated_bytes: Some(segment.allocated.get()),
-            active_bytes: Some(segment.active.get()),
-            requested_bytes: Some(segment.requested.get()),
-            stack: self.segment_stack(segment),
-            blocks: segment.blocks.iter().map(|block| self.block(block)).collect(),
-        }
+        let stack_at = |address| self.blocks.get(&address).copied().unwrap_or(StackId::NONE);
+        Segment { stack: self.segment_stack(segment), ..recorded_segment(segment, &stack_at) }
     }
 
     /// Returns the stack of a segment. PyTorch drops it when it splits the segment (spec 7.3). A segment that served a single
@@ -438,18 +427,36 @@ impl Provenance {
             _ => StackId::NONE,
         }
     }
+}
 
-    fn block(&self, block: &BlockInfo) -> Block {
-        let address = block.address.get();
-        let state = match block.state {
-            BlockActivity::Allocated => BlockState::ActiveAllocated,
-            BlockActivity::PendingFree => BlockState::ActivePendingFree,
-            BlockActivity::Inactive => BlockState::Inactive,
-        };
-        let is_active = state != BlockState::Inactive;
-        let stack = self.blocks.get(&address).copied().filter(|_| is_active).unwrap_or(StackId::NONE);
-        Block { address, size: block.size.get(), requested: Some(block.requested.get()), state, stack }
+/// Returns a core's segment in the form of a recording, without its own stack. `stack_at` returns the stack of the block in use
+/// at an address.
+#[must_use]
+pub fn recorded_segment(segment: &SegmentInfo, stack_at: &dyn Fn(u64) -> StackId) -> Segment {
+    Segment {
+        address: segment.address.get(),
+        total_bytes: segment.total.get(),
+        stream: segment.stream.get(),
+        large: segment.class == PoolClass::Large,
+        pool: Some((segment.pool.0, segment.pool.1)),
+        expandable: segment.expandable,
+        allocated_bytes: Some(segment.allocated.get()),
+        active_bytes: Some(segment.active.get()),
+        requested_bytes: Some(segment.requested.get()),
+        stack: StackId::NONE,
+        blocks: segment.blocks.iter().map(|block| recorded_block(block, stack_at)).collect(),
     }
+}
+
+fn recorded_block(block: &BlockInfo, stack_at: &dyn Fn(u64) -> StackId) -> Block {
+    let address = block.address.get();
+    let state = match block.state {
+        BlockActivity::Allocated => BlockState::ActiveAllocated,
+        BlockActivity::PendingFree => BlockState::ActivePendingFree,
+        BlockActivity::Inactive => BlockState::Inactive,
+    };
+    let stack = if state == BlockState::Inactive { StackId::NONE } else { stack_at(address) };
+    Block { address, size: block.size.get(), requested: Some(block.requested.get()), state, stack }
 }
 
 /// Returns the requests from before the first entry whose memory was freed before it. The memory is freed right after being
@@ -465,8 +472,9 @@ fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
 }
 
 /// Returns the stacks of requests from before the first entry whose blocks are in use at the end. Both lists are in address
-/// order.
-fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) -> FxHashMap<usize, StackId> {
+/// order. `early` is the number of those requests.
+#[must_use]
+pub fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) -> FxHashMap<usize, StackId> {
     let freed: FxHashSet<usize> = requests
         .operations
         .iter()

@@ -32,6 +32,7 @@ pub mod replay;
 pub(crate) mod report;
 #[cfg(feature = "native")]
 pub(crate) mod run;
+pub(crate) mod simulated;
 #[cfg(feature = "native")]
 pub(crate) mod stats;
 #[cfg(feature = "native")]

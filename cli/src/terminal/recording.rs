@@ -198,7 +198,7 @@ pub fn remove_traces_without_requests(recording: &mut Recording) {
     }
 }
 
-/// Returns notes on the file: inferred entries and earlier snapshots.
+/// Returns notes on the file: inferred entries, a simulation, and earlier snapshots.
 pub fn of_file(recording: &Recording) -> Vec<String> {
     let is_one_of_many = recording.devices.len() > 1;
     let inferred = recording.devices.iter().filter_map(|device| {
@@ -206,6 +206,10 @@ pub fn of_file(recording: &Recording) -> Vec<String> {
         let number = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
         Some(number + &left_out_words(left_out))
     });
+    let simulated = recording
+        .simulated
+        .as_ref()
+        .map(|policy| format!("the file is parkade's simulation of the policy {policy}, not a run of PyTorch's allocator"));
     let earlier = recording.tolerated.earlier_snapshots;
     let earlier = (earlier > 0).then(|| {
         format!(
@@ -213,7 +217,7 @@ pub fn of_file(recording: &Recording) -> Vec<String> {
             output::count(earlier + 1, "snapshot")
         )
     });
-    inferred.chain(earlier).collect()
+    inferred.chain(simulated).chain(earlier).collect()
 }
 
 /// Returns the devices with a trace.

@@ -26,7 +26,7 @@ struct Root<'l> {
     traces: &'l [Value],
     settings: Value,
     annotations: &'l [Value],
-    run_limit: Value,
+    added: Value,
     unknown: BTreeMap<String, u64>,
     dated: FileFields,
 }
@@ -62,7 +62,8 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     };
     budget.spend(root.annotations.len(), Budget::BLOCK).map_err(whole)?;
     let annotations = read_annotations(loaded, root.annotations, &mut stacks)?;
-    let run_limit = optional(root.run_limit, |value| read_run_limit(loaded, value)).map_err(whole)?.flatten();
+    let added = optional(root.added, |value| read_added(loaded, value)).map_err(whole)?.unwrap_or_default();
+    let Added { run_limit, simulated } = added;
     let (pools, unknown_entry_keys, unknown_actions) = traces.finish();
     let (unknown_segment_keys, unknown_block_keys) = segments.finish();
     let tolerated = Tolerated {
@@ -78,7 +79,7 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     }
     let pools = Arc::new(pools);
     let devices = devices.into_values().map(|device| DeviceRecording { pools: Arc::clone(&pools), ..device }).collect();
-    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), run_limit, fields, tolerated })
+    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), run_limit, simulated, fields, tolerated })
 }
 
 /// The keys of a complete snapshot: PyTorch's keys, and the key under which parkade adds its own data.
@@ -106,7 +107,7 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
             traces: none,
             settings: Value::ABSENT,
             annotations: none,
-            run_limit: Value::ABSENT,
+            added: Value::ABSENT,
             unknown: BTreeMap::new(),
             dated: FileFields::NONE,
         });
@@ -115,7 +116,7 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
         return Err(FormatProblem::NotASnapshot { found: fields::with_article(loaded.type_name(loaded.root)) });
     }
     let mut fields = Fields::of(Part::Snapshot, NAMES, &["host_segments", "host_traces"]);
-    let [segments, traces, settings, annotations, run_limit] = fields.look_up(loaded, loaded.root, "snapshot")?;
+    let [segments, traces, settings, annotations, added] = fields.look_up(loaded, loaded.root, "snapshot")?;
     let dated = fields.dated(loaded);
     let unknown = fields.into_unknown();
     if segments == Value::ABSENT && traces == Value::ABSENT {
@@ -130,20 +131,30 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
         traces: list(traces, NAMES[1])?,
         settings,
         annotations: list(annotations, NAMES[3])?,
-        run_limit,
+        added,
         unknown,
         dated,
     })
 }
 
-/// Returns the limit stored by the program that wrote the snapshot. If the source is unknown to this reader, so is the
+/// What parkade adds to a snapshot.
+#[derive(Default)]
+struct Added {
+    run_limit: Option<RunLimit>,
+    simulated: Option<Arc<str>>,
+}
+
+/// Returns what the program that wrote the snapshot added. If the source of the limit is unknown to this reader, so is the
 /// meaning of its number.
-fn read_run_limit(loaded: &Loaded, dict: Value) -> Result<Option<RunLimit>, FormatProblem> {
-    let mut fields = Fields::new(["limit_bytes", "limit_source"], &[]);
-    let [bytes, source] = fields.look_up(loaded, dict, NAMES[4])?;
+fn read_added(loaded: &Loaded, dict: Value) -> Result<Added, FormatProblem> {
+    let mut fields = Fields::new(["limit_bytes", "limit_source", "simulated_policy"], &[]);
+    let [bytes, source, policy] = fields.look_up(loaded, dict, NAMES[4])?;
+    let policy = optional(policy, |value| fields::text(loaded, value, "simulated_policy"))?;
+    let simulated = policy.map(|name| String::from_utf8_lossy(name).as_ref().into());
     let bytes = optional(bytes, |value| fields::positive(loaded, value, "limit_bytes"))?;
     let source = optional(source, |value| fields::text(loaded, value, "limit_source"))?.and_then(LimitSource::from_name);
-    Ok(bytes.zip(source).map(|(bytes, source)| RunLimit { bytes, source }))
+    let run_limit = bytes.zip(source).map(|(bytes, source)| RunLimit { bytes, source });
+    Ok(Added { run_limit, simulated })
 }
 
 fn by_device(segments: Vec<(u32, Segment)>) -> BTreeMap<u32, DeviceRecording> {

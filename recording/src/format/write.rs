@@ -61,12 +61,18 @@ impl<'r> Writer<'r> {
             self.pickler.text("external_annotations");
             self.list(&recording.annotations, Writer::annotation);
         }
-        if let Some(limit) = recording.run_limit {
+        if recording.run_limit.is_some() || recording.simulated.is_some() {
             self.pickler.text("parkade");
             self.pickler.begin_dict();
-            self.number("limit_bytes", limit.bytes);
-            self.pickler.text("limit_source");
-            self.pickler.text(limit.source.name());
+            if let Some(limit) = recording.run_limit {
+                self.number("limit_bytes", limit.bytes);
+                self.pickler.text("limit_source");
+                self.pickler.text(limit.source.name());
+            }
+            if let Some(policy) = &recording.simulated {
+                self.pickler.text("simulated_policy");
+                self.pickler.text(policy);
+            }
             self.pickler.end_dict();
         }
         self.pickler.end_dict();

@@ -12,6 +12,7 @@
 
 mod catalogue;
 pub mod generators;
+pub mod lifetimes;
 pub mod recorded;
 mod step;
 pub mod trace;

@@ -4,10 +4,14 @@
 //! A trace is JSON in the Trace Event Format, which Chrome's tracing page opens too. Counters show the allocated, active and reserved
 //! bytes after each entry; blocks are asynchronous slices by address, named after what they hold; out-of-memory errors and driver calls
 //! are instants; annotations are slices. Events are written one by one.
+//!
+//! `simulated` exports a run under a policy.
+
+mod simulated;
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
@@ -24,6 +28,7 @@ use parkade_replay::{AfterFailure, ReplaySettings, Requests, SelfCheck, VerifyEr
 use parkade_research::workload::trace;
 use serde::Serialize;
 
+use crate::commands::simulated::UnderPolicy;
 use crate::commands::sweep::plan::{recorded_program, stem};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Force, Json};
@@ -51,6 +56,9 @@ use crate::terminal::{progress, size};
 ///
 /// With --format requests the result is the program's requests and frees, which any simulator can read and which parkade sweep
 /// -w trace.jsonl runs under any policy; docs/trace.md describes the lines.
+///
+/// With --policy the result is a simulation: the policy serves the requests of the recording, of a request trace or of a workload.
+/// The file states the policy, and PyTorch's viewers show its heap.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade export snapshot.pickle --settings expandable_segments:True -o expandable.pickle
@@ -58,12 +66,17 @@ use crate::terminal::{progress, size};
   parkade verify oom.pickle --limit 12GiB
   parkade export snapshot.pickle --format perfetto -o trace.json
   parkade export snapshot.pickle --format requests -o trace.jsonl
+  parkade export snapshot.pickle --policy bfc -o bfc.pickle
+  parkade export -w gpt2 --policy compaction -o compaction.pickle
   parkade export snapshot.pickle --format perfetto --blocks 1000 --settings expandable_segments:True -o trace.json
 
 Exit code: 0 the file is written (even if the run ran out of memory), 2 could not run.")]
 pub(crate) struct Args {
     /// The recording.
-    file: PathBuf,
+    #[arg(required_unless_present = "workload")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    under: UnderPolicy,
     #[command(flatten)]
     replay: args::Replay,
     /// The file to write, uncompressed; `-` is standard output. An existing file is not overwritten without --force.
@@ -110,6 +123,14 @@ struct Shortage {
     retries: Option<i64>,
 }
 
+/// What was exported.
+pub(crate) enum Found {
+    /// The recorded run, or its replay under settings.
+    Replayed(Box<Made>),
+    /// A run under a policy.
+    Simulated(Box<simulated::Made>),
+}
+
 /// The exported run, and for each replayed device how the recorded run fared.
 pub(crate) struct Made {
     exported: Exported,
@@ -121,15 +142,56 @@ pub(crate) struct Made {
 }
 
 impl Command for Args {
-    type Found = Made;
+    type Found = Found;
 
-    fn compute(&self) -> Result<Made> {
+    fn compute(&self) -> Result<Found> {
+        match simulated::export(self)? {
+            Some(made) => Ok(Found::Simulated(Box::new(made))),
+            None => self.replayed().map(|made| Found::Replayed(Box::new(made))),
+        }
+    }
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        self.file.as_deref().map_or(Subject::None, Subject::File)
+    }
+
+    fn answer(&self, found: &Found) -> Answer {
+        match found {
+            Found::Replayed(made) => self.answer_replayed(made),
+            Found::Simulated(made) => simulated::answer(self, made),
+        }
+    }
+
+    fn json(&self, found: &Found, lines: &mut Lines) -> Result<()> {
+        match found {
+            Found::Replayed(made) => lines.add(&Object::of(self, made)),
+            Found::Simulated(made) => lines.add(&simulated::SimulatedObject::of(self, made)),
+        }
+    }
+}
+
+impl Args {
+    /// The recording; empty if the program is a workload.
+    fn file(&self) -> &Path {
+        self.file.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// The recording or the workload, as it was given.
+    fn program_name(&self) -> String {
+        self.file.as_ref().map_or_else(|| self.under.workload_name(), |file| file.display().to_string())
+    }
+
+    fn replayed(&self) -> Result<Made> {
         let args = &self.replay;
         // Parsed before the file is read, so that mistyped settings fail immediately.
         args.given(recording::newest_release())?;
-        let wanted = Wanted::new(self.force.force, self.form()).reads([&self.file]).writes("--output", Some(&self.output));
+        let wanted = Wanted::new(self.force.force, self.form()).reads([self.file()]).writes("--output", Some(&self.output));
         let outputs = wanted.check()?;
-        let recording = recording::read(&self.file)?;
+        let recording = recording::read(self.file())?;
         let (own, _, made_by) = args.own_or_found(&recording)?;
         let rules = own.settings.profile;
         let settings = args.given(rules)?.unwrap_or_else(|| own.settings.clone()).settings;
@@ -176,15 +238,7 @@ impl Command for Args {
         Ok(Made { exported, profile, made_by, recorded, slices })
     }
 
-    fn form(&self) -> Form {
-        self.json.form()
-    }
-
-    fn subject(&self) -> Subject<'_> {
-        Subject::File(&self.file)
-    }
-
-    fn answer(&self, made: &Made) -> Answer {
+    fn answer_replayed(&self, made: &Made) -> Answer {
         let mut answer = Answer::new();
         answer.headline(Tone::Good, format!("written to {}", self.output));
         let exported = &made.exported;
@@ -207,10 +261,6 @@ impl Command for Args {
             ));
         }
         answer
-    }
-
-    fn json(&self, made: &Made, lines: &mut Lines) -> Result<()> {
-        lines.add(&Object::of(self, made))
     }
 }
 
@@ -240,7 +290,7 @@ impl Args {
             let known = output::list(traced.iter().map(|device| device.device));
             bail!("--format requests writes one device: choose one of {known} with --device");
         };
-        let program = recorded_program(&stem(&self.file), &exported.recording, device, &options.own)?;
+        let program = recorded_program(&stem(self.file()), &exported.recording, device, &options.own)?;
         outputs.write_with(&self.output, |out| trace::write(&program, out))?;
         Ok(Made { profile: options.profile, made_by, recorded, slices: None, exported })
     }
@@ -256,7 +306,7 @@ impl Args {
         };
         let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
         let runs = traced.map(run).collect::<Result<Vec<_>, VerifyError>>()?;
-        let source = self.file.display().to_string();
+        let source = self.file().display().to_string();
         outputs.write_with(&self.output, |out| write_trace(out, &source, recording, &runs, self.blocks))
     }
 }
@@ -335,7 +385,7 @@ fn as_recorded(mut recording: Recording, own: &VerifyOptions, device: Option<u32
 view! {
     struct Object<'a>(args: &'a Args, made: &'a Made) {
         /// The recording.
-        file: String = args.file.display().to_string(),
+        file: String = args.file().display().to_string(),
         /// The file that was written.
         output: String = args.output.path().display().to_string(),
         /// The settings that the new file states.
@@ -358,7 +408,7 @@ view! {
 }
 
 sections! {
-    "export": Object<'_>;
+    "export": Object<'_>, simulated::SimulatedObject<'_>;
 }
 
 view! {
@@ -455,6 +505,8 @@ struct EventArgs<'a> {
 struct Metadata<'a> {
     source: &'a str,
     settings: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated_policy: Option<&'a str>,
     timestamps: &'static str,
     first_time_us: Option<u64>,
     blocks: usize,
@@ -482,6 +534,7 @@ fn write_trace(
     let metadata = Metadata {
         source,
         settings: recording.settings.as_ref().and_then(|settings| settings.text.as_deref()).unwrap_or_default(),
+        simulated_policy: recording.simulated.as_deref(),
         timestamps: match first_time_us {
             Some(_) => "microseconds since first_time_us, which is in microseconds since 1970",
             None => "the file has no times: the number of an entry stands for microseconds",

@@ -14,14 +14,15 @@ use parkade_analysis::ranks::{Failure, RankRun};
 use parkade_policies::{Named, needs_serial_work};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::Recognition;
-use parkade_replay::{Completion, Operation, OutlookOptions, Requests, SelfCheck, VerifyOptions};
+use parkade_replay::{OutlookOptions, Requests, SelfCheck, VerifyOptions};
 use parkade_research::study::{self, PLENTY_BYTES, RunOptions, make_for};
-use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
+use parkade_research::workload::recorded::RecordedWorkload;
 
 use super::settings::{
     Device, HIDDEN, Known, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown,
 };
 use crate::commands::beside;
+use crate::commands::simulated::program::workload_of;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
 use crate::terminal::clock::Start;
@@ -104,20 +105,6 @@ fn assumed(traced: &[&DeviceRecording], own: &VerifyOptions) -> Result<(Vec<Opti
     Ok((known.limits, known.is_assumed))
 }
 
-/// The requests that a policy receives: up to the error that ended the run, including every request that failed.
-fn asked(requests: &Requests, ending: &Ending) -> Requests {
-    let end = ending.death().map(|death| death.entry);
-    let recorded = requests.operations.iter().take_while(|(at, _)| end.is_none_or(|end| *at <= end));
-    let again = recorded.flat_map(|&(at, operation)| match operation {
-        Operation::Allocate { id, bytes, stream, pool, failed: true } => {
-            let request = Operation::Allocate { id, bytes, stream, pool, failed: false };
-            [Some((at, request)), Some((at, Operation::Free { id, completion: Completion::AtOnce }))]
-        }
-        operation => [Some((at, operation)), None],
-    });
-    Requests { operations: again.flatten().collect(), ..Requests::default() }
-}
-
 impl OnDevice {
     fn of(
         device: &DeviceRecording,
@@ -126,8 +113,7 @@ impl OnDevice {
         options: &RunOptions,
     ) -> Result<OnDevice> {
         let ending = Ending::of(device);
-        let RecordedWorkload { workload, entries, late_frees, unnamed_requests, .. } =
-            of_requests("recording", &asked(&requests, &ending));
+        let RecordedWorkload { workload, entries, late_frees, unnamed_requests, .. } = workload_of(&requests, &ending);
         let run = study::run(&workload, make_for(policy, &workload)(), options);
         let fails_at = run.failed_at_event.map(|event| entries.get(event).map_or(0, |&entry| entry as usize));
         if let study::Ending::Fault(fault) = &run.ending {
@@ -416,35 +402,4 @@ fn sums(replayed: &UnderPolicy) -> Sums {
     let fails_at_entry = replayed.first_failure().map(|(_, entry)| entry);
     let checks = replayed.devices.iter().filter_map(|device| device.check);
     Sums::of(all(replayed.devices.iter().enumerate(), of_device), checks, fits, fails_at_entry)
-}
-
-#[cfg(test)]
-mod tests {
-    use parkade::units::PoolId;
-    use parkade_analysis::ending::AfterError;
-
-    use super::*;
-
-    #[test]
-    fn a_run_that_died_is_asked_up_to_its_error() {
-        let pool = PoolId::DEFAULT;
-        let allocate = |id, failed| Operation::Allocate { id, bytes: 1 << 20, stream: 0, pool, failed };
-        let freed = |id| Operation::Free { id, completion: Completion::AtOnce };
-        let operations = vec![(1, allocate(0, false)), (2, allocate(1, true)), (4, allocate(2, true)), (6, allocate(3, false))];
-        let requests = Requests { operations, ..Requests::default() };
-        let (first, again) =
-            ((1, allocate(0, false)), [(2, allocate(1, false)), (2, freed(1)), (4, allocate(2, false)), (4, freed(2))]);
-        let survived = asked(&requests, &Ending::NoError).operations;
-        assert_eq!(survived, [&[first][..], &again, &[(6, allocate(3, false))]].concat());
-        let error = AfterError {
-            entry: 4,
-            wanted_bytes: 1 << 20,
-            served: 1,
-            served_bytes: 0,
-            telling_bytes: 0,
-            asked_again_at: None,
-            goes_on_bytes: 0,
-        };
-        assert_eq!(asked(&requests, &Ending::Died(error)).operations, [&[first][..], &again].concat());
-    }
 }

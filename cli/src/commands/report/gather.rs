@@ -31,7 +31,10 @@ use parkade_replay::{
 use rayon::prelude::*;
 
 use super::labels::Labels;
+use super::simulated::{self, Simulated};
 use crate::commands::advise;
+use crate::commands::simulated::program::Kind;
+use crate::commands::simulated::{PackingSteps, UnderPolicy};
 use crate::terminal::args::{self, Files, Force, Json, Profile};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
 use crate::terminal::{progress, recording, size};
@@ -43,7 +46,15 @@ use crate::terminal::{progress, recording, size};
 ///
 /// For several recordings the page has a table, the one setting for all ranks that parkade advise recommends, and the ranks
 /// side by side: the most informative ones in full, at most eight.
+///
+/// With --policy everything shows a simulation: the policy serves the requests of the recording, of a request trace or of a workload.
+/// The report then also says where the policy first needs more memory than the best packing found offline, and which live blocks are
+/// in the way there.
 #[derive(Parser, Clone)]
+#[cfg_attr(
+    feature = "native",
+    command(mut_arg("files", |files| files.required(false).required_unless_present("workload")))
+)]
 #[command(after_help = "Examples:
   parkade report snapshot.pickle -o report.html
   parkade report snapshot.pickle -o report.html --limit 16GiB --settings max_split_size_mb:256
@@ -52,11 +63,17 @@ use crate::terminal::{progress, recording, size};
   parkade report snapshot.pickle --flamegraph peak.svg --folded peak.txt
   parkade report snapshot.pickle
   parkade report snapshots/ -o ranks.html
+  parkade report snapshot.pickle --policy compaction -o compaction.html
+  parkade report -w gpt2 --policy bfc -o bfc.html
 
 Exit code: 0 shown, 2 could not run.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) files: Files,
+    #[command(flatten)]
+    pub(super) under: UnderPolicy,
+    #[command(flatten)]
+    pub(super) packing: PackingSteps,
     /// The recording to show.
     #[arg(skip)]
     pub(super) file: PathBuf,
@@ -84,7 +101,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     pub(super) device: Option<u32>,
     /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain [default: the
-    /// limit that an out-of-memory error in the recording shows].
+    /// limit that an out-of-memory error in the recording shows]. With --policy, the limit of the simulated run.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub(super) limit: Option<u64>,
     /// The memory in which other settings are tried [default: --limit, or what an out-of-memory error in the recording shows, or as
@@ -158,18 +175,17 @@ pub(super) fn wrote(target: &Target) -> Option<String> {
 }
 
 /// Buckets of the curves that a page always has.
-const OVERVIEW_BUCKETS: usize = 4096;
+pub(super) const OVERVIEW_BUCKETS: usize = 4096;
 /// The maximum number of entry times in a page.
-const MOST_TIMES: usize = 65_536;
+pub(super) const MOST_TIMES: usize = 65_536;
 /// The maximum number of phases shown; more than there are pixels would be useless.
 const MOST_PHASES: usize = 4000;
 
 /// A report.
 pub(crate) struct Report {
     pub(super) file: PathBuf,
-    pub(super) settings: ReplaySettings,
-    /// The release that made the recording.
-    pub(super) made_by: Recognition,
+    /// The run that is shown.
+    pub(super) origin: Origin,
     /// The maximum size of a page.
     pub(super) page_bytes: u64,
     pub(super) stacks: StackTable,
@@ -181,6 +197,44 @@ pub(crate) struct Report {
     pub(super) runs: Vec<RankRun>,
     /// The findings of `advise`, if it ran. All devices share one process, so they share the settings.
     pub(super) found: Option<Found>,
+}
+
+/// The run that a report shows.
+pub(super) enum Origin {
+    /// The recorded run.
+    Recorded {
+        /// Its settings.
+        settings: ReplaySettings,
+        /// The release that made the recording.
+        made_by: Recognition,
+    },
+    /// A simulation.
+    Simulated {
+        /// The policy that decided.
+        policy: String,
+        /// The program that ran.
+        kind: Kind,
+        /// The release that made the recording, if the program is from one.
+        made_by: Option<Recognition>,
+    },
+}
+
+impl Origin {
+    /// The settings of the recorded run.
+    pub(super) const fn settings(&self) -> Option<&ReplaySettings> {
+        match self {
+            Origin::Recorded { settings, .. } => Some(settings),
+            Origin::Simulated { .. } => None,
+        }
+    }
+
+    /// The release that made the recording.
+    pub(super) const fn made_by(&self) -> Option<&Recognition> {
+        match self {
+            Origin::Recorded { made_by, .. } => Some(made_by),
+            Origin::Simulated { made_by, .. } => made_by.as_ref(),
+        }
+    }
 }
 
 /// The content of the report for one device.
@@ -214,6 +268,8 @@ pub(super) struct Device {
     pub(super) tried: Vec<(Tried, Curve)>,
     /// The estimate of the rest, if the run died and its steps allow one.
     pub(super) rest: Option<Rest>,
+    /// What is known of a run under a policy.
+    pub(super) simulated: Option<Simulated>,
 }
 
 /// The three levels.
@@ -233,6 +289,9 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 }
 
 pub(super) fn gather(args: &Args) -> Result<Report> {
+    if let Some(policy) = args.under.policy_for(&args.file)? {
+        return simulated::gather(args, policy);
+    }
     // Parsed before the file is read, so that mistyped settings fail immediately.
     let named = args.profile.map(Profile::rules);
     given_settings(args, named.unwrap_or_else(recording::newest_release))?;
@@ -294,8 +353,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let labels = Labels::of((&names, &recording.stacks), used);
     Ok(Report {
         file: args.file.clone(),
-        settings,
-        made_by,
+        origin: Origin::Recorded { settings, made_by },
         page_bytes: args.page_size,
         stacks: recording.stacks,
         names,
@@ -331,12 +389,6 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, limit: Limit, 
         || if is_traced { SelfCheck::of(device, own, &requests) } else { None },
     );
     let peak_allocated_moment = Levels::peak_moment(&timeline.levels.allocated) as u32;
-    let mut phases = scopes(&recording.annotations, device);
-    if phases.len() > MOST_PHASES {
-        phases.sort_by_key(|phase| std::cmp::Reverse(phase.to - phase.from));
-        phases.truncate(MOST_PHASES);
-        phases.sort_by_key(|phase| phase.from);
-    }
     Ok(Device {
         number: device.device,
         limit,
@@ -346,7 +398,7 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, limit: Limit, 
         self_check,
         curves: curves(&timeline.levels, OVERVIEW_BUCKETS),
         times: TimeSamples::of(device, MOST_TIMES),
-        phases,
+        phases: longest_phases(scopes(&recording.annotations, device)),
         ending: Ending::of(device),
         peak_allocated_moment,
         peak_reserved_moment: peak_reserved_moment(&timeline.levels) as u32,
@@ -356,12 +408,23 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, limit: Limit, 
         tried,
         rest: tries.rest(device.device),
         timeline,
+        simulated: None,
     })
+}
+
+/// The longest phases, in order, if there are too many to show.
+pub(super) fn longest_phases(mut phases: Vec<Scope>) -> Vec<Scope> {
+    if phases.len() > MOST_PHASES {
+        phases.sort_by_key(|phase| std::cmp::Reverse(phase.to - phase.from));
+        phases.truncate(MOST_PHASES);
+        phases.sort_by_key(|phase| phase.from);
+    }
+    phases
 }
 
 /// The moment at which reserved memory is at its peak and most of it is in use; the last bytes of a peak are often one small
 /// segment.
-fn peak_reserved_moment(levels: &Levels) -> usize {
+pub(super) fn peak_reserved_moment(levels: &Levels) -> usize {
     let peak = levels.reserved.iter().max();
     let allocated = levels.reserved.iter().zip(&levels.allocated);
     let in_use: Vec<u64> =

@@ -137,7 +137,7 @@ pub(super) fn section(report: &Report, device: &Device, piece: &Piece, place: &P
         ("section", place.number.to_string()),
         ("hidden", if place.is_shown { "" } else { "hidden" }.to_owned()),
         ("name", place.name.to_owned()),
-        ("kind", if has_trace { "traced" } else { "segments-only" }.to_owned()),
+        ("kind", kind(device).to_owned()),
         ("happened", escape(&words::what_happened(device))),
         ("class", if words::count_of(device, MarkerKind::OutOfMemory) > 0 { "bad" } else { "" }.to_owned()),
         ("facts", facts(device)),
@@ -155,6 +155,15 @@ pub(super) fn section(report: &Report, device: &Device, piece: &Piece, place: &P
     ];
     let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     fill(DEVICE, &values)
+}
+
+/// The CSS classes of a section.
+fn kind(device: &Device) -> &'static str {
+    match (&device.simulated, &device.verdict) {
+        (Some(_), _) => "traced simulated",
+        (None, Some(_)) => "traced",
+        (None, None) => "segments-only",
+    }
 }
 
 fn facts(device: &Device) -> String {
@@ -200,6 +209,10 @@ fn facts(device: &Device) -> String {
         device.times.as_ref().map_or_else(String::new, |times| format!("over {:.2} s", times.duration_us as f64 / 1e6));
     fact("entries", &grouped(device.timeline.entries as u64), &duration, "");
     let exactness = words::exactness(device);
+    if let Some(simulated) = &device.simulated {
+        fact("policy", &simulated.policy, "a simulation, not the recorded allocator", "");
+        return facts;
+    }
     let (word, more) = exactness.split_once(": ").unwrap_or(("inexact", &exactness));
     fact("replay", word, more, if is_exact && device.has_history { "good" } else { "bad" });
     facts
@@ -265,6 +278,9 @@ fn tried_label(label: &str) -> String {
 
 /// The box with the answer. All devices share one process, so they share the answer too.
 fn advice_box(report: &Report, device: &Device) -> String {
+    if let Some(table) = device.simulated.as_ref().and_then(|simulated| simulated.against.as_ref()?.table()) {
+        return format!("<div class=\"advice\"><h2>The largest blocks in the way</h2>{}</div>", table.html());
+    }
     let Some(found) = report.found.as_ref().filter(|_| device.verdict.is_some()) else { return String::new() };
     let advice = words::advice_on(found, device);
     what_to_do("What to do", advice.command.as_deref(), &advice.lines)

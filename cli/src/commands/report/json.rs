@@ -4,7 +4,8 @@ use parkade_analysis::advise::{CapacityHint, Outcome};
 use parkade_analysis::annotations::Scope;
 use parkade_analysis::ending::Ending;
 use parkade_analysis::timeline::{Bucket, Curve, Holder, Marker, MarkerKind};
-use parkade_replay::{SelfCheck, SettingsOrigin};
+use parkade_replay::recognition::Recognition;
+use parkade_replay::{ReplaySettings, SelfCheck, SettingsOrigin};
 
 use super::gather::{Curves, Device, Fared, Report, Rest, Tried, curves};
 use super::holders::{FoundSteps, NoStack, OfKind, found_steps};
@@ -14,20 +15,20 @@ use crate::terminal::recording::MadeBy;
 use crate::terminal::run_words::Checked;
 
 /// Buckets of the curves.
-const BUCKETS: usize = 1000;
+pub(super) const BUCKETS: usize = 1000;
 
 view! {
-    pub(super) struct Object(report: &Report) {
+    pub(super) struct Object(report: &Report, settings: &ReplaySettings, made_by: &Recognition) {
         /// The recording.
         file: String = report.file.display().to_string(),
         /// The recorded run's settings.
-        settings: String = report.settings.settings.text.clone(),
+        settings: String = settings.settings.text.clone(),
         /// Where they come from.
-        settings_origin: Word<SettingsOrigin> = Word::of(&report.settings.origin),
+        settings_origin: Word<SettingsOrigin> = Word::of(&settings.origin),
         /// The PyTorch version whose rules are used to read the recording.
-        profile: &'static str = report.settings.profile.name,
+        profile: &'static str = settings.profile.name,
         /// The release that made the recording.
-        made_by: MadeBy = MadeBy::of(&report.made_by),
+        made_by: MadeBy = MadeBy::of(made_by),
         /// `--limit`.
         limit_bytes: Option<u64> = report.devices.first().and_then(|device| device.limit.run_bytes.filter(|_| !device.limit.is_assumed())),
         /// The memory in which other settings were tried; with several devices, the smallest.
@@ -111,7 +112,7 @@ view! {
 }
 
 view! {
-    struct Drawn(curves: &Curves) {
+    pub(super) struct Drawn(curves: &Curves) {
         /// Allocated memory.
         allocated_bytes: Numbers = Numbers::of(&curves.allocated),
         /// Active memory.
@@ -134,7 +135,7 @@ view! {
 }
 
 view! {
-    struct Marked(marker: &Marker) {
+    pub(super) struct Marked(marker: &Marker) {
         /// The entry.
         entry: u32 = marker.moment,
         /// What happened.
@@ -145,7 +146,7 @@ view! {
 }
 
 view! {
-    struct Span(phase: &Scope) {
+    pub(super) struct Span(phase: &Scope) {
         /// The annotation.
         name: String = phase.name.to_string(),
         /// The first entry of the phase.
@@ -158,7 +159,7 @@ view! {
 }
 
 view! {
-    struct Held(report: &Report, holder: &Holder) {
+    pub(super) struct Held(report: &Report, holder: &Holder) {
         /// A call, or a size of block if the file has no stacks.
         what: String = words::holder(report, holder.key),
         /// The bytes held.

@@ -1,7 +1,7 @@
 //! `parkade report` shows a recorded run as a page, as pictures, or as text for a terminal.
 //!
 //! `gather` computes everything once; `html`, `svg`, `text` and `json` show it, with the sentences of `words` and the tables of `holders`.
-//! `labels` names stacks, `several` puts the ranks of a job on one page, `palette` has the colours. Style and script of the page are the
+//! `simulated` gathers a run under a policy. `labels` names stacks, `several` puts the ranks of a job on one page, `palette` has the colours. Style and script of the page are the
 //! files in `web/`.
 
 mod gather;
@@ -11,6 +11,7 @@ mod json;
 mod labels;
 mod palette;
 mod several;
+mod simulated;
 mod svg;
 mod text;
 mod words;
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use parkade_analysis::ranks::RankRun;
 
-use self::gather::{PAGE, Part, Report, wrote};
+use self::gather::{Origin, PAGE, Part, Report, wrote};
 use crate::each::{Finished, OnEach, Together};
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;
@@ -39,7 +40,7 @@ pub(crate) struct Shown {
 }
 
 sections! {
-    "report": json::Object;
+    "report": json::Object, simulated::SimulatedObject<'_>;
 }
 
 impl Command for Args {
@@ -52,7 +53,9 @@ impl Command for Args {
         }
         // Claimed before the file is read, which may take long.
         let outputs = self.outputs(&[&self.file])?;
-        let mut report = gather::gather(self).with_context(|| self.file.display().to_string())?;
+        let gathered = gather::gather(self);
+        let mut report =
+            if self.under.is_workload() { gathered? } else { gathered.with_context(|| self.file.display().to_string())? };
         for (target, bytes) in self.made(&report)? {
             outputs.write(target, &bytes)?;
         }
@@ -65,7 +68,7 @@ impl Command for Args {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject::Named(Some(&self.file))
+        if self.under.is_workload() { Subject::None } else { Subject::Named(Some(&self.file)) }
     }
 
     fn answer(&self, shown: &Shown) -> Answer {
@@ -81,7 +84,13 @@ impl Command for Args {
     }
 
     fn json(&self, shown: &Shown, lines: &mut Lines) -> Result<()> {
-        shown.report.as_ref().map_or(Ok(()), |report| lines.add(&json::Object::of(report)))
+        match &shown.report {
+            None => Ok(()),
+            Some(report) => match &report.origin {
+                Origin::Recorded { settings, made_by } => lines.add(&json::Object::of(report, settings, made_by)),
+                Origin::Simulated { policy, kind, .. } => lines.add(&simulated::SimulatedObject::of(report, policy, *kind)),
+            },
+        }
     }
 }
 
@@ -109,6 +118,12 @@ impl OnEach for Args {
     }
 
     fn check_several(&self, inputs: &Inputs) -> Result<()> {
+        if self.under.policy.is_some() {
+            let given = inputs.all.len();
+            bail!(
+                "--policy shows one recording, but {given} are given: choose one, or compare them with parkade replay --policy"
+            );
+        }
         let targets = self.targets();
         if let Some((what, _)) = targets.iter().find(|(what, _)| *what != PAGE) {
             bail!("a {what} shows one recording, but {} are given: choose one of them", inputs.all.len());

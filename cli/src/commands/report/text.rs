@@ -62,10 +62,11 @@ pub(super) fn answer(report: &Report, size: Size) -> Answer {
         let of = if report.devices.len() > 1 { format!(" device {}", device.number) } else { String::new() };
         answer.headline(Tone::Plain, words::what_happened(device));
         let of_run = match words::settings(report) {
-            default if default == "default settings" => default,
-            other => format!("settings {other}"),
+            _ if device.simulated.is_some() => String::new(),
+            default if default == "default settings" => default + "; ",
+            other => format!("settings {other}; "),
         };
-        let settings = format!("{of_run}; {}; {}", words::exactness(device), words::version(report));
+        let settings = format!("{of_run}{}; {}", words::exactness(device), words::version(report));
         answer.toned(Tone::Dim, format!("{name}{of}: {settings}"));
         answer.gap();
         if device.timeline.entries > 0 {
@@ -75,6 +76,7 @@ pub(super) fn answer(report: &Report, size: Size) -> Answer {
         held(&mut answer, report, device);
         holders::kinds(&mut answer, device);
         tried(&mut answer, device);
+        in_the_way(&mut answer, device);
         words::notes(report, device).into_iter().for_each(|note| answer.toned(Tone::Dim, note));
     }
     answer
@@ -186,6 +188,17 @@ fn held(answer: &mut Answer, report: &Report, device: &Device) {
     }
     answer.table(table);
     answer.gap();
+}
+
+/// The blocks that are in the way of a policy.
+fn in_the_way(answer: &mut Answer, device: &Device) {
+    let Some(against) = device.simulated.as_ref().and_then(|simulated| simulated.against.as_ref()) else { return };
+    if let Some(table) = against.table() {
+        answer.title("the largest blocks in the way of the policy, where it first needs more than the packing");
+        answer.table(table);
+        against.left_out().into_iter().for_each(|note| answer.indented(2, note));
+        answer.gap();
+    }
 }
 
 fn tried(answer: &mut Answer, device: &Device) {

@@ -6,7 +6,7 @@ use parkade_analysis::advise::{Advice as Found, Outcome, Recommendation, Verdict
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 use parkade_replay::SettingsOrigin;
 
-use super::gather::{Device, Report, Tried};
+use super::gather::{Device, Origin, Report, Tried};
 use crate::commands::advise::{self, words as advise_words};
 use crate::terminal::markup::{counted, grouped};
 
@@ -55,6 +55,14 @@ pub(super) fn count_of(device: &Device, kind: MarkerKind) -> usize {
 
 /// What happened, in a sentence or two.
 pub(super) fn what_happened(device: &Device) -> String {
+    let happened = happened(device);
+    match &device.simulated {
+        Some(simulated) => format!("Simulated under the policy {}. {happened}", simulated.policy),
+        None => happened,
+    }
+}
+
+fn happened(device: &Device) -> String {
     let (levels, log) = (&device.timeline.levels, &device.timeline.log);
     let at = |list: &[u64], moment: u32| list.get(moment as usize).copied().unwrap_or_default();
     let is_oom = |marker: &&Marker| marker.kind == MarkerKind::OutOfMemory;
@@ -146,6 +154,9 @@ fn holes(empty: Emptiness) -> String {
 
 /// How exact the replay of a device is.
 pub(super) fn exactness(device: &Device) -> String {
+    if let Some(simulated) = &device.simulated {
+        return format!("a simulation of the policy {}, not of the recorded allocator", simulated.policy);
+    }
     match &device.verdict {
         None => "no trace to replay".to_owned(),
         Some(_) if !device.has_history => recording::NO_HISTORY.to_owned(),
@@ -164,13 +175,18 @@ pub(super) fn exactness(device: &Device) -> String {
 
 /// The releases of PyTorch that may have made the file.
 pub(super) fn version(report: &Report) -> String {
-    recording::made_by_words(&report.made_by)
+    match (&report.origin, report.origin.made_by()) {
+        (_, Some(made_by)) => recording::made_by_words(made_by),
+        (Origin::Simulated { kind, .. }, None) => format!("requests of a {}", kind.name()),
+        (Origin::Recorded { .. }, None) => String::new(),
+    }
 }
 
 /// The settings of the recorded run.
 pub(super) fn settings(report: &Report) -> String {
-    match report.settings.settings.text.as_str() {
-        "" if report.settings.origin == SettingsOrigin::Assumed => "not in the file; the default settings are assumed".to_owned(),
+    let Some(settings) = report.origin.settings() else { return "none: a policy decides".to_owned() };
+    match settings.settings.text.as_str() {
+        "" if settings.origin == SettingsOrigin::Assumed => "not in the file; the default settings are assumed".to_owned(),
         "" => "default settings".to_owned(),
         text => output::shorten(text, 300),
     }
@@ -199,10 +215,16 @@ fn assumed_limit(device: &Device) -> Option<String> {
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     let mut notes: Vec<String> = run_words::failed_check(device.self_check).iter().map(|said| output::sentence(said)).collect();
     notes.extend(assumed_limit(device));
-    if report.settings.origin == SettingsOrigin::RecordedValues {
+    if let Some(simulated) = &device.simulated {
+        notes.extend(simulated.words.iter().cloned());
+        notes.extend(simulated.notes.iter().map(|said| output::sentence(said)));
+        return notes;
+    }
+    let Some(settings) = report.origin.settings() else { return notes };
+    if settings.origin == SettingsOrigin::RecordedValues {
         notes.push("The file's settings string does not match the values stored with it; the values are used.".to_owned());
     }
-    let threshold = report.settings.settings.garbage_collection_threshold;
+    let threshold = settings.settings.garbage_collection_threshold;
     if device.limit.run_bytes.is_none() && threshold > 0.0 {
         notes.push(
             "Not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)."

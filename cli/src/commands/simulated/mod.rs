@@ -70,7 +70,9 @@ impl UnderPolicy {
             bail!("a workload has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)");
         }
         if policy.is_none() && program::is_request_trace(file) {
-            bail!("a request trace has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)");
+            bail!(
+                "a request trace has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)"
+            );
         }
         Ok(policy)
     }
@@ -99,6 +101,12 @@ impl UnderPolicy {
     #[cfg(not(feature = "native"))]
     pub(crate) const fn is_workload(&self) -> bool {
         false
+    }
+
+    /// Returns the workload, as it was given.
+    #[cfg(feature = "native")]
+    pub(crate) fn workload_name(&self) -> String {
+        self.workload.as_ref().map_or_else(String::new, |workload| workload.display().to_string())
     }
 
     /// Returns the programs of the file, or the workload.

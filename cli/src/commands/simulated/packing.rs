@@ -93,23 +93,20 @@ impl AgainstPacking {
         self.found.packing.height <= self.found.bound
     }
 
-    /// Returns what was found, one sentence each.
+    /// Returns what was found, one sentence or two each.
     pub(crate) fn words(&self, policy: &Named) -> Vec<String> {
         let (height, load) = (show_bytes(self.found.packing.height), show_bytes(self.load_bytes));
-        let state = if self.is_best() {
-            "no packing needs less".to_owned()
-        } else {
-            not_converged(&self.found, self.budget, "--bounds")
-        };
-        let mut words = vec![format!("offline packing: {height} for a load of {load}; {state}")];
+        let state =
+            if self.is_best() { "no packing needs less".to_owned() } else { not_converged(&self.found, self.budget, "--bounds") };
+        let mut words = vec![format!("Packed offline, the program needs {height} for a load of {load}; {state}.")];
         let Some((excess, (places, place))) = self.excess.as_ref().zip(self.place) else {
-            words.push(format!("{} serves the program in the memory of this packing", policy.name));
+            words.push(format!("The policy {} serves the program in the memory of this packing.", policy.name));
             return words;
         };
         let Excess { requested_bytes, device_bytes, reserved_bytes, here, elsewhere, .. } = excess;
         words.push(format!(
-            "{} first needs more than the packing at {places} {}: on a device of {} it cannot serve a request for {}, with {} reserved. \
-             Of the free memory that does not help, {} would suit its pool and stream, and {} would not.",
+            "The policy {} first needs more at {places} {}: on a device of {} it cannot serve a request for {}, with {} reserved. Free \
+             memory that does not help: {} in its pool and stream, {} elsewhere.",
             policy.name,
             grouped(place as u64),
             show_bytes(*device_bytes),
@@ -119,14 +116,16 @@ impl AgainstPacking {
             room(elsewhere)
         ));
         let (count, bytes) = self.all_in_the_way;
-        let blocks = output::count(count as u64, "block");
+        let (blocks, bytes) = (output::count(count as u64, "block"), show_bytes(bytes));
         words.push(match (count, excess.is_one_stretch) {
-            (0, _) => "No block is in the way: the policy does not use the room that there is.".to_owned(),
-            (_, true) => format!("{blocks} of {} lie between enough free bytes in one segment:", show_bytes(bytes)),
-            (_, false) => format!(
-                "No segment has enough room; {blocks} of {} keep segments that would have to be released for a new one:",
-                show_bytes(bytes)
-            ),
+            (0, _) => "No block is in the way: the policy leaves the free memory unused.".to_owned(),
+            (1, true) => format!("In its way, between enough free bytes in one segment: 1 block of {bytes}."),
+            (_, true) => format!("In its way, between enough free bytes in one segment: {blocks} of {bytes} in total."),
+            (_, false) => {
+                format!(
+                    "No segment has enough room. The segments that would have to be released have {blocks}, {bytes} in total."
+                )
+            }
         });
         words
     }
@@ -138,7 +137,8 @@ impl AgainstPacking {
         }
         let places = self.place.map_or("event", |(places, _)| places);
         let has_stacks = self.in_the_way.iter().any(|blocker| blocker.requested_in.is_some());
-        let heads = ["block".to_owned(), format!("allocated at {places}"), format!("freed at {places}"), "age in events".to_owned()];
+        let heads =
+            ["block".to_owned(), format!("allocated at {places}"), format!("freed at {places}"), "age in events".to_owned()];
         let heads = heads.into_iter().chain(has_stacks.then(|| "requested in".to_owned()));
         let mut table = Table::plain(2, heads).with_left(has_stacks.then_some(4));
         for blocker in self.in_the_way.iter().take(SHOWN) {
@@ -169,7 +169,10 @@ pub(crate) fn not_converged(found: &Found, budget: u64, option: &str) -> String 
     if found.steps < budget {
         format!("not converged: no packing needs less than {bound}, and the search ended early")
     } else {
-        format!("not converged: no packing needs less than {bound}, and the search ended after {} steps ({option})", grouped(budget))
+        format!(
+            "not converged: no packing needs less than {bound}, and the search ended after {} steps ({option})",
+            grouped(budget)
+        )
     }
 }
 
@@ -178,7 +181,12 @@ fn room(room: &Room) -> String {
         0 => "none".to_owned(),
         1 => format!("{} in one hole", show_bytes(room.free_bytes)),
         holes => {
-            format!("{} in {} holes of at most {}", show_bytes(room.free_bytes), grouped(holes), show_bytes(room.largest_hole_bytes))
+            format!(
+                "{} in {} holes of at most {}",
+                show_bytes(room.free_bytes),
+                grouped(holes),
+                show_bytes(room.largest_hole_bytes)
+            )
         }
     }
 }

@@ -87,12 +87,8 @@ impl Simulation {
     pub(crate) fn for_a_file(mut self) -> Simulation {
         if !self.recording.fields.has(Part::Entry, "pool_id") {
             for device in &mut self.recording.devices {
-                let unnamed = device.trace.iter().map(|entry| {
-                    let mut plain = Entry::new(entry.action, entry.address, entry.size, entry.stream);
-                    plain.set_time(entry.time());
-                    Entry { stack: entry.stack, ..plain }
-                });
-                device.trace = unnamed.collect();
+                let none = Entry::new(Action::Alloc, 0, 0, 0).pool;
+                device.trace.iter_mut().for_each(|entry| entry.pool = none);
                 device.pools = Arc::default();
             }
         }

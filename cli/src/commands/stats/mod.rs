@@ -1,6 +1,10 @@
 //! `parkade stats`: a run's statistics, summary and fragmentation, at its end, at an entry, or step by step.
 //!
-//! As text, it is a verdict with measures of fragmentation and PyTorch's summary, or a row for each state.
+//! As text, it is a verdict with measures of fragmentation and PyTorch's summary, or a row for each state. `simulated` shows a run
+//! under a policy, and `lifetimes` how long the program's buffers live.
+
+mod lifetimes;
+mod simulated;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,6 +19,8 @@ use parkade_recording::{Action, DeviceRecording, Recording, memory_summary};
 use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::{Asked, Recognition};
 
+use self::simulated::Simulated;
+use crate::commands::simulated::{PackingSteps, UnderPolicy};
 use crate::each::OnEach;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Files, Print, Profile};
@@ -29,13 +35,23 @@ use crate::terminal::table::Table;
 ///
 /// The recorded run is replayed under its own settings, so its statistics are known after every entry; with --settings the same requests
 /// under others. Counting starts at the first entry, as if the counters had been reset there.
+///
+/// With --policy the run is simulated: the policy serves the requests of the recording, of a request trace or of a workload. The
+/// answer then also says where the policy first needs more memory than the best packing found offline, and which live blocks are in
+/// the way there.
 #[derive(Parser, Clone)]
+#[command(mut_arg("files", |files| files.required(false).required_unless_present("workload")))]
+#[command(group(clap::ArgGroup::new("other_run").multiple(true)))]
 #[command(after_help = "Examples:
   parkade stats snapshot.pickle
   parkade stats snapshot.pickle --entry 5000 --keys
   parkade stats snapshot.pickle --steps
   parkade stats snapshot.pickle --every 1000 --settings expandable_segments:True --csv
   parkade stats snapshots/
+  parkade stats snapshot.pickle --policy bfc
+  parkade stats -w gpt2 --policy pytorch --every 1000 --csv
+  parkade stats snapshot.pickle --lifetimes
+  parkade stats -w gpt2 --lifetimes
 
 Exit code: 0 shown, 1 shown, but decisions differ from those of the recorded run, so the figures may be wrong (--limit sets \
 the memory limit that the run had), 2 could not run. For several recordings, the worst code: 2, then 1.")]
@@ -60,16 +76,24 @@ pub(crate) struct Args {
     #[expect(clippy::option_option, reason = "not given, given, given with a prefix")]
     steps: Option<Option<String>>,
     /// Replay under these settings, as in PYTORCH_CUDA_ALLOC_CONF; '' means the default settings. Without this option, the run as recorded.
-    #[arg(long, value_name = "SETTINGS")]
+    #[arg(long, value_name = "SETTINGS", group = "other_run")]
     settings: Option<String>,
-    /// The device memory available to the allocator; with --settings.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "settings")]
+    #[command(flatten)]
+    under: UnderPolicy,
+    #[command(flatten)]
+    packing: PackingSteps,
+    /// Show how long the program's buffers live: sizes, lifetimes, and whether they are requested before, in or after its steps.
+    #[arg(long, conflicts_with_all = ["policy", "settings", "entry", "every", "steps", "keys"])]
+    lifetimes: bool,
+    /// The device memory available to the allocator; with --settings or --policy.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "other_run")]
     capacity: Option<u64>,
-    /// The memory limit (set_per_process_memory_fraction): with --settings the one to replay under, without it that of the recorded run.
+    /// The memory limit (set_per_process_memory_fraction): with --settings or --policy the one to run under, without them that of
+    /// the recorded run.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// With --settings: the memory limit of the recorded run, which the recording does not contain.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "settings")]
+    /// With --settings or --policy: the memory limit of the recorded run, which the recording does not contain.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "other_run")]
     recorded_limit: Option<u64>,
     /// The PyTorch release whose allocator decides [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
@@ -99,6 +123,8 @@ struct Device {
     number: u32,
     /// The number of entries in its trace.
     entries: usize,
+    /// What is counted: entries of a recording, or events of another program.
+    places: &'static str,
     /// The annotation that marks the steps.
     mark: Option<String>,
     /// Steps that ended before the first entry of the trace.
@@ -113,6 +139,24 @@ struct Device {
     decisions: u64,
     /// The recorded run's limit, if it was inferred.
     assumed_limit_bytes: Option<u64>,
+}
+
+impl Device {
+    fn new(number: u32, entries: usize, places: &'static str) -> Device {
+        Device {
+            number,
+            entries,
+            places,
+            mark: None,
+            lost_steps: 0,
+            moments: Vec::new(),
+            peak: None,
+            end: None,
+            mismatches: 0,
+            decisions: 0,
+            assumed_limit_bytes: None,
+        }
+    }
 }
 
 /// A device without the requested states, with the reason.
@@ -180,16 +224,32 @@ enum Run {
     Replayed(Box<ReplayOptions>),
 }
 
-impl Command for Args {
-    type Found = Shown;
+/// What to show.
+pub(crate) enum Found {
+    /// The recorded run, or its replay under settings.
+    Recorded(Box<Shown>),
+    /// A run under a policy.
+    Simulated(Box<Simulated>),
+    /// The lifetimes of the buffers.
+    Lifetimes(lifetimes::Found),
+}
 
-    fn compute(&self) -> Result<Shown> {
-        read(self)
+impl Command for Args {
+    type Found = Found;
+
+    fn compute(&self) -> Result<Found> {
+        if self.lifetimes {
+            return lifetimes::find(self).map(Found::Lifetimes);
+        }
+        match self.under.policy_for(&self.file)? {
+            Some(policy) => simulated::simulate(self, policy).map(|found| Found::Simulated(Box::new(found))),
+            None => read(self).map(|shown| Found::Recorded(Box::new(shown))),
+        }
     }
 
-    fn outcome(&self, shown: &Shown) -> Outcome {
+    fn outcome(&self, found: &Found) -> Outcome {
         // Under other settings the figures are the replay's in any case.
-        let differs = self.settings.is_none() && shown.mismatches() > 0;
+        let differs = matches!(found, Found::Recorded(shown) if self.settings.is_none() && shown.mismatches() > 0);
         if differs { Outcome::CheckFailed } else { Outcome::Good }
     }
 
@@ -198,27 +258,42 @@ impl Command for Args {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject::File(&self.file)
+        if self.under.is_workload() { Subject::None } else { Subject::File(&self.file) }
     }
 
-    fn answer(&self, shown: &Shown) -> Answer {
-        answer(self, shown)
-    }
-
-    fn data(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
-        if shown.devices.iter().all(|device| device.end.is_some()) {
-            bail!("the file has no trace, so --csv has no rows to print; without --csv, the state at the end is shown");
+    fn answer(&self, found: &Found) -> Answer {
+        match found {
+            Found::Recorded(shown) => answer(self, shown),
+            Found::Simulated(simulated) => simulated::answer(self, simulated),
+            Found::Lifetimes(found) => lifetimes::answer(self, found),
         }
-        csv(out, self, &shown.devices)
     }
 
-    fn json(&self, shown: &Shown, lines: &mut Lines) -> Result<()> {
-        lines.add(&Object::of(self, shown))
+    fn data(&self, found: &Found, out: &mut dyn Write) -> Result<()> {
+        match found {
+            Found::Recorded(shown) if shown.devices.iter().all(|device| device.end.is_some()) => {
+                bail!("the file has no trace, so --csv has no rows to print; without --csv, the state at the end is shown")
+            }
+            Found::Recorded(shown) => csv(out, self, &shown.devices),
+            Found::Simulated(simulated) => csv(out, self, &simulated.devices),
+            Found::Lifetimes(found) => lifetimes::csv(out, found),
+        }
     }
 
-    fn remarks(&self, shown: &Shown) -> Vec<String> {
-        // CSV has no place for them.
-        if self.csv { shown.remarks(self) } else { Vec::new() }
+    fn json(&self, found: &Found, lines: &mut Lines) -> Result<()> {
+        match found {
+            Found::Recorded(shown) => lines.add(&Object::of(self, shown)),
+            Found::Simulated(simulated) => lines.add(&simulated::SimulatedObject::of(simulated)),
+            Found::Lifetimes(found) => lines.add(&lifetimes::Object::of(found)),
+        }
+    }
+
+    fn remarks(&self, found: &Found) -> Vec<String> {
+        match found {
+            // CSV has no place for them.
+            Found::Recorded(shown) if self.csv => shown.remarks(self),
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -237,10 +312,11 @@ impl OnEach for Args {
         self.files.all || self.entry.is_some() || self.keys || self.is_series()
     }
 
-    fn keep(&self, _: &Shown) {}
+    fn keep(&self, _: &Found) {}
 
-    /// The recorded runs; under other settings only points in time are known, not the entire run.
-    fn rank_runs(&self, shown: &Shown) -> Result<Vec<RankRun>> {
+    /// The recorded runs; under other settings, and under a policy, only points in time are known, not the entire run.
+    fn rank_runs(&self, found: &Found) -> Result<Vec<RankRun>> {
+        let Found::Recorded(shown) = found else { return Ok(Vec::new()) };
         if self.settings.is_some() {
             return Ok(Vec::new());
         }
@@ -306,18 +382,7 @@ fn lacks(args: &Args, device: &DeviceRecording) -> Option<String> {
 /// Samples a device that has the requested states.
 fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecording) -> Result<Device> {
     let entries = device.trace.len();
-    let mut found = Device {
-        number: device.device,
-        entries,
-        mark: None,
-        lost_steps: 0,
-        moments: Vec::new(),
-        peak: None,
-        end: None,
-        mismatches: 0,
-        decisions: 0,
-        assumed_limit_bytes: None,
-    };
+    let mut found = Device::new(device.device, entries, "entry");
     if entries == 0 {
         found.end = Some(Fragmentation::of_recorded(&device.segments));
         return Ok(found);
@@ -335,7 +400,6 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
         _ if device.left_out.is_none() && fullest(device) < entries - 1 => (vec![fullest(device), entries - 1], None),
         _ => (vec![entries - 1], None),
     };
-    let is_series = args.is_series();
     let sampled = match run {
         Run::Recorded(own) => sample_recorded_run(device, own, &at),
         Run::Replayed(options) => sample_replayed_run(device, options, &at),
@@ -344,17 +408,23 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
     (found.mismatches, found.decisions) = (sampled.mismatches, sampled.decisions);
     found.assumed_limit_bytes = sampled.assumed_limit_bytes;
     let step = |place: usize| numbers.as_ref().and_then(|numbers| numbers.get(place).copied());
-    let mut samples = sampled.samples;
-    if !is_series && samples.len() > 1 {
-        let peak = samples.remove(0);
-        // The peaks of the requested state are those of the entire run.
-        let last = &mut samples[0];
-        last.peak_allocated_bytes = last.peak_allocated_bytes.max(peak.peak_allocated_bytes);
-        last.peak_reserved_bytes = last.peak_reserved_bytes.max(peak.peak_reserved_bytes);
-        found.peak = Some(peak);
-    }
+    let (samples, peak) = with_peaks(sampled.samples, args.is_series());
+    found.peak = peak;
     found.moments = samples.into_iter().enumerate().map(|(place, sample)| Moment { step: step(place), sample }).collect();
     Ok(found)
+}
+
+/// Separates the sample at the peak from the one that was requested.
+fn with_peaks(mut samples: Vec<Sample>, is_series: bool) -> (Vec<Sample>, Option<Sample>) {
+    if is_series || samples.len() < 2 {
+        return (samples, None);
+    }
+    let peak = samples.remove(0);
+    // The peaks of the requested state are those of the entire run.
+    let last = &mut samples[0];
+    last.peak_allocated_bytes = last.peak_allocated_bytes.max(peak.peak_allocated_bytes);
+    last.peak_reserved_bytes = last.peak_reserved_bytes.max(peak.peak_reserved_bytes);
+    (samples, Some(peak))
 }
 
 /// Returns the entry at the peak of reserved memory of the recorded run; of several, the one with the most allocated memory.
@@ -413,15 +483,15 @@ fn single(answer: &mut Answer, args: &Args, device: &Device, sample: &Sample) {
         return answer
             .drawing(sample.stats.entries().into_iter().map(|(key, value)| format!("{key} {value}\n")).collect::<String>());
     }
-    let (number, entries) = (device.number, device.entries);
+    let (number, entries, places) = (device.number, device.entries, device.places);
     let Some(peak) = &device.peak else {
         let held = held(&sample.fragmentation);
-        answer.headline(Tone::Plain, format!("Device {number} after entry {} of {entries}: {held}", sample.entry));
+        answer.headline(Tone::Plain, format!("Device {number} after {places} {} of {entries}: {held}", sample.entry));
         answer.table(measures(&sample.fragmentation));
         return answer.drawing(memory_summary(number, &sample.stats, false));
     };
     let held_at_peak = held(&peak.fragmentation);
-    answer.headline(Tone::Plain, format!("Device {number} at its peak, entry {} of {entries}: {held_at_peak}", peak.entry));
+    answer.headline(Tone::Plain, format!("Device {number} at its peak, {places} {} of {entries}: {held_at_peak}", peak.entry));
     answer.table(measures(&peak.fragmentation));
     answer.paragraph(format!("at the end: {}", held(&sample.fragmentation)));
     if args.files.all {
@@ -492,12 +562,14 @@ fn series(answer: &mut Answer, device: &Device) {
     }
     // Without steps the first column is left out.
     let first = usize::from(device.mark.is_none());
-    let mut table = Table::plain(0, HEADS.into_iter().skip(first)).with_left([]);
+    let mut table = Table::plain(0, HEADS.map(|head| if head == "entry" { device.places } else { head }).into_iter().skip(first))
+        .with_left([]);
     for moment in &device.moments {
         table.row(cells(moment).into_iter().skip(first));
     }
     answer.table(table);
-    let at = if device.mark.is_some() { "at the end of each step" } else { "after each entry" };
+    let each = format!("after each {}", device.places);
+    let at = if device.mark.is_some() { "at the end of each step" } else { &each };
     answer.toned(Tone::Dim, format!("fragmentation is 1 - allocated / reserved {at}; parkade diff --all shows it at the peaks"));
 }
 
@@ -587,7 +659,7 @@ view! {
 }
 
 sections! {
-    "stats": Object<'_>;
+    "stats": Object<'_>, simulated::SimulatedObject<'_>, lifetimes::Object;
 }
 
 view! {

@@ -209,8 +209,7 @@ fn plain(name: &str) -> String {
 /// A workload of the catalogue, a generated one by its description, or the devices of a recording.
 fn workload(item: &OsStr) -> Result<Vec<Found>> {
     let (text, path) = (item.to_string_lossy(), Path::new(item));
-    let is_trace = TRACES.iter().any(|end| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(end)));
-    let read = if is_trace { of_trace } else { of_recording };
+    let read = if is_trace(path) { of_trace } else { of_recording };
     let of_file = || read(path).with_context(|| text.clone().into_owned());
     if let Some(known) = workload::named(&text) {
         return Ok(vec![of_catalogue(known)]);
@@ -270,9 +269,24 @@ fn described(text: &str) -> Result<Found> {
     Ok(Found { source, hash: None, file: None })
 }
 
-/// Each device of a recording is a workload.
 /// The endings of files that are traces of any allocator (docs/trace.md).
 const TRACES: [&str; 3] = ["jsonl", "ndjson", "csv"];
+
+/// Whether a file is a trace of any allocator, by its name.
+pub(in crate::commands) fn is_trace(path: &Path) -> bool {
+    TRACES.iter().any(|end| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(end)))
+}
+
+/// The program of a name, a description or a trace, with the first seed of a sweep.
+///
+/// # Errors
+/// There is no such program, or there are several.
+pub(in crate::commands) fn only_workload(item: &OsStr) -> Result<Workload> {
+    match workload(item)?.as_slice() {
+        [one] => Ok((one.source.make)(1)),
+        several => bail!("{} has {} programs: choose one", item.display(), several.len()),
+    }
+}
 
 /// The program of a trace.
 fn of_trace(path: &Path) -> Result<Vec<Found>> {
@@ -319,6 +333,7 @@ pub(in crate::commands) fn stem(path: &Path) -> String {
     stem.to_owned()
 }
 
+/// Each device of a recording is a workload.
 fn of_recording(path: &Path) -> Result<Vec<Found>> {
     let recording = recording::read(path)?;
     let made_by = recording::made_by(&recording, &Asked::default())?;

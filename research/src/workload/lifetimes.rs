@@ -1,0 +1,339 @@
+//! How long a program's buffers live: a table of sizes, lifetimes and phases.
+//!
+//! A buffer's phase is that of its request: before the first step, in the steps, or after the last one. Its lifetime is counted
+//! in requests if it is freed in the step in which it was requested, and in steps otherwise. Steps are those that the workload
+//! marks or, without marks, those that its requests repeat ([`Workload::repeating_step`]).
+
+use std::collections::BTreeMap;
+
+use super::{Event, Workload};
+
+/// The upper ends of the classes of sizes, in bytes; larger sizes are one more class. PyTorch's pools divide at 1 MiB and
+/// 10 MiB.
+const SIZES: [u64; 6] = [512, 64 << 10, 1 << 20, 10 << 20, 64 << 20, 512 << 20];
+
+/// A part of the program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Phase {
+    /// Before the first step.
+    Setup,
+    /// From the beginning of the first step to the end of the last one.
+    Steps,
+    /// After the last step.
+    End,
+    /// Anywhere, because no steps are known.
+    Unknown,
+}
+
+impl Phase {
+    /// Returns its name: lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Setup => "setup",
+            Phase::Steps => "steps",
+            Phase::End => "end",
+            Phase::Unknown => "unknown",
+        }
+    }
+}
+
+/// A class of lifetimes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Lifetime {
+    /// Freed before the next request.
+    BeforeTheNext,
+    /// Freed in the same step, after at most 10 requests.
+    UpTo10,
+    /// Freed in the same step, after at most 100 requests.
+    UpTo100,
+    /// Freed in the same step, after at most 1,000 requests.
+    UpTo1000,
+    /// Freed in the same step, after more requests.
+    Longer,
+    /// Freed in the next step.
+    NextStep,
+    /// Freed in a later step.
+    LaterStep,
+    /// Never freed.
+    Kept,
+}
+
+impl Lifetime {
+    /// Returns its name: lower case, words joined by hyphens.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lifetime::BeforeTheNext => "before-the-next-request",
+            Lifetime::UpTo10 => "up-to-10-requests",
+            Lifetime::UpTo100 => "up-to-100-requests",
+            Lifetime::UpTo1000 => "up-to-1000-requests",
+            Lifetime::Longer => "more-requests",
+            Lifetime::NextStep => "next-step",
+            Lifetime::LaterStep => "later-step",
+            Lifetime::Kept => "kept",
+        }
+    }
+
+    const fn of(requests: usize, steps: usize) -> Lifetime {
+        match (steps, requests) {
+            (0, 0) => Lifetime::BeforeTheNext,
+            (0, ..=10) => Lifetime::UpTo10,
+            (0, ..=100) => Lifetime::UpTo100,
+            (0, ..=1000) => Lifetime::UpTo1000,
+            (0, _) => Lifetime::Longer,
+            (1, _) => Lifetime::NextStep,
+            _ => Lifetime::LaterStep,
+        }
+    }
+}
+
+/// The buffers of one phase, one class of sizes and one class of lifetimes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lives {
+    /// The phase of their requests.
+    pub phase: Phase,
+    /// Their sizes are above this many bytes.
+    pub above_bytes: u64,
+    /// Their sizes are at most this many bytes; `None` in the class of the largest sizes.
+    pub up_to_bytes: Option<u64>,
+    /// Their lifetime.
+    pub lifetime: Lifetime,
+    /// Their number.
+    pub requests: u64,
+    /// Their bytes, as requested.
+    pub bytes: u64,
+    /// The part of these bytes that is live at the program's peak of live bytes.
+    pub at_peak_bytes: u64,
+}
+
+/// The source of the steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StepsFrom {
+    /// The workload marks them.
+    Marks,
+    /// Its requests repeat.
+    Repetition,
+    /// None are known.
+    Nothing,
+}
+
+impl StepsFrom {
+    /// Returns its name: lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            StepsFrom::Marks => "marks",
+            StepsFrom::Repetition => "repetition",
+            StepsFrom::Nothing => "nothing",
+        }
+    }
+}
+
+/// All buffers of a workload by phase, size and lifetime.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lifetimes {
+    /// The classes that have buffers, by phase, size and lifetime.
+    pub rows: Vec<Lives>,
+    /// The number of steps.
+    pub steps: usize,
+    /// Where the steps are from.
+    pub steps_from: StepsFrom,
+    /// The first event with the most live bytes.
+    pub peak_event: usize,
+    /// The most live bytes, as requested.
+    pub peak_bytes: u64,
+}
+
+/// The events at which steps begin and end.
+struct Steps {
+    /// The first event of each step.
+    begins: Vec<usize>,
+    /// The event after the last step.
+    end: usize,
+    from: StepsFrom,
+}
+
+impl Steps {
+    fn of(workload: &Workload, end: Option<usize>) -> Steps {
+        let events = workload.events.len();
+        let marked: Vec<usize> = workload.steps.iter().map(|&step| step as usize).collect();
+        let repeated = workload.repeating_step().map(|step| {
+            let mut requests = workload.events.iter().enumerate().filter_map(|(at, event)| match event {
+                Event::Allocate { buffer, .. } => Some((*buffer, at)),
+                _ => None,
+            });
+            let wanted: Vec<u32> =
+                step.requests.iter().skip(step.begin).step_by(step.length).map(|request| request.buffer).collect();
+            wanted.iter().filter_map(|wanted| requests.find(|(buffer, _)| buffer == wanted)).map(|(_, at)| at).collect::<Vec<_>>()
+        });
+        let end = end.unwrap_or(events);
+        match (marked.as_slice(), repeated) {
+            // A recording's first step begins with the recording. What precedes the repeated part of it is the setup.
+            ([0, second, ..], Some(repeated)) if repeated.first().is_some_and(|first| first < second) => {
+                let begins = repeated.into_iter().take(1).chain(marked.into_iter().skip(1)).collect();
+                Steps { begins, end, from: StepsFrom::Marks }
+            }
+            ([_, _, ..], _) => Steps { begins: marked, end, from: StepsFrom::Marks },
+            (_, Some(begins)) => Steps { begins, end, from: StepsFrom::Repetition },
+            (_, None) => Steps { begins: Vec::new(), end, from: StepsFrom::Nothing },
+        }
+    }
+
+    /// The number of steps that have begun by an event; what follows the last step counts as one more.
+    fn begun(&self, event: usize) -> usize {
+        self.begins.partition_point(|&begin| begin <= event) + usize::from(!self.begins.is_empty() && event >= self.end)
+    }
+
+    fn phase(&self, event: usize) -> Phase {
+        match self.begins.first() {
+            None => Phase::Unknown,
+            Some(&first) if event < first => Phase::Setup,
+            _ if event >= self.end => Phase::End,
+            _ => Phase::Steps,
+        }
+    }
+}
+
+impl Lifetimes {
+    /// Returns the lifetimes of a workload's buffers. `steps_end` is the event after its last step, if that is known; otherwise
+    /// the last step includes all that follows it.
+    #[must_use]
+    pub fn of(workload: &Workload, steps_end: Option<usize>) -> Lifetimes {
+        let steps = Steps::of(workload, steps_end);
+        let (peak_event, peak_bytes) = peak(workload);
+        // The event and the number of the request, by buffer.
+        let mut requested: Vec<(usize, u64)> = Vec::new();
+        let mut freed: Vec<Option<(usize, usize)>> = Vec::new();
+        for (at, event) in workload.events.iter().enumerate() {
+            match *event {
+                Event::Allocate { bytes, .. } => {
+                    requested.push((at, bytes));
+                    freed.push(None);
+                }
+                Event::Free { buffer } => {
+                    let after = requested.len().saturating_sub(1);
+                    if let Some(freed) = freed.get_mut(buffer as usize) {
+                        *freed = Some((at, after.saturating_sub(buffer as usize)));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let mut classes: BTreeMap<(Phase, usize, Lifetime), [u64; 3]> = BTreeMap::new();
+        for (&(at, bytes), freed) in requested.iter().zip(&freed) {
+            let lifetime = freed.map_or(Lifetime::Kept, |(end, requests)| {
+                Lifetime::of(requests, steps.begun(end).saturating_sub(steps.begun(at)))
+            });
+            let size = SIZES.partition_point(|&up_to| up_to < bytes);
+            let is_at_peak = at <= peak_event && freed.is_none_or(|(end, _)| end > peak_event);
+            let [requests, all, at_peak] = classes.entry((steps.phase(at), size, lifetime)).or_default();
+            *requests += 1;
+            *all = all.saturating_add(bytes);
+            *at_peak = at_peak.saturating_add(if is_at_peak { bytes } else { 0 });
+        }
+        let row = |((phase, size, lifetime), [requests, bytes, at_peak_bytes]): (_, [u64; 3])| {
+            let above_bytes = if size == 0 { 0 } else { SIZES[size - 1] };
+            Lives { phase, above_bytes, up_to_bytes: SIZES.get(size).copied(), lifetime, requests, bytes, at_peak_bytes }
+        };
+        let rows = classes.into_iter().map(row).collect();
+        Lifetimes { rows, steps: steps.begins.len(), steps_from: steps.from, peak_event, peak_bytes }
+    }
+}
+
+/// Returns the first event with the most live bytes, and these bytes.
+fn peak(workload: &Workload) -> (usize, u64) {
+    let (mut sizes, mut live, mut most) = (Vec::new(), 0_u64, (0, 0));
+    for (at, event) in workload.events.iter().enumerate() {
+        match *event {
+            Event::Allocate { bytes, .. } => {
+                sizes.push(bytes);
+                live = live.saturating_add(bytes);
+            }
+            Event::Free { buffer } => live = live.saturating_sub(sizes.get_mut(buffer as usize).map_or(0, std::mem::take)),
+            _ => {}
+        }
+        if live > most.1 {
+            most = (at, live);
+        }
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::parse;
+
+    fn allocate(buffer: u32, bytes: u64) -> Event {
+        Event::Allocate { buffer, bytes, stream: 0 }
+    }
+
+    fn free(buffer: u32) -> Event {
+        Event::Free { buffer }
+    }
+
+    /// A weight; two steps, each with scratch memory, an activation, and a state that the next step frees; and a result.
+    fn program() -> Workload {
+        let events = vec![
+            allocate(0, 600),
+            allocate(1, 100),
+            free(1),
+            allocate(2, 2 << 20),
+            allocate(3, 300),
+            free(2),
+            allocate(4, 100),
+            free(4),
+            free(3),
+            allocate(5, 2 << 20),
+            allocate(6, 300),
+            free(5),
+            allocate(7, 1 << 30),
+        ];
+        Workload { name: "program".into(), events, steps: vec![1, 6], ..Workload::default() }
+    }
+
+    #[test]
+    fn every_buffer_is_in_the_class_of_its_phase_size_and_lifetime() {
+        let found = Lifetimes::of(&program(), Some(12));
+        let rows: Vec<_> =
+            found.rows.iter().map(|row| (row.phase, row.up_to_bytes, row.lifetime, row.requests, row.bytes)).collect();
+        assert_eq!(
+            rows,
+            [
+                (Phase::Setup, Some(64 << 10), Lifetime::Kept, 1, 600),
+                (Phase::Steps, Some(512), Lifetime::BeforeTheNext, 2, 200),
+                (Phase::Steps, Some(512), Lifetime::NextStep, 1, 300),
+                (Phase::Steps, Some(512), Lifetime::Kept, 1, 300),
+                (Phase::Steps, Some(10 << 20), Lifetime::UpTo10, 2, 4 << 20),
+                (Phase::End, None, Lifetime::Kept, 1, 1 << 30),
+            ]
+        );
+        assert_eq!((found.steps, found.steps_from, found.peak_event), (2, StepsFrom::Marks, 12));
+        let at_peak: u64 = found.rows.iter().map(|row| row.at_peak_bytes).sum();
+        assert_eq!((at_peak, found.peak_bytes), (600 + 300 + (1 << 30), 600 + 300 + (1 << 30)));
+    }
+
+    #[test]
+    fn steps_are_found_without_marks() {
+        let marked = parse("mlp:depth=4,batch=8,steps=6").expect("a workload");
+        let unmarked = Workload { steps: Vec::new(), ..marked.clone() };
+        let (with, without) = (Lifetimes::of(&marked, None), Lifetimes::of(&unmarked, None));
+        assert_eq!((with.steps_from, without.steps_from), (StepsFrom::Marks, StepsFrom::Repetition));
+        assert!(without.steps >= 5, "{}", without.steps);
+        let setup = |found: &Lifetimes| found.rows.iter().any(|row| row.phase == Phase::Setup && row.lifetime == Lifetime::Kept);
+        assert!(setup(&with) && setup(&without));
+        let none = Lifetimes::of(&Workload { events: vec![allocate(0, 1)], ..Workload::default() }, None);
+        assert_eq!((none.steps_from, none.rows[0].phase), (StepsFrom::Nothing, Phase::Unknown));
+    }
+
+    #[test]
+    fn all_bytes_of_a_program_are_in_some_class() {
+        let workload =
+            parse("transformer:layers=2,hidden=64,heads=2,vocabulary=100,sequence=64,batch=8,steps=3").expect("a workload");
+        let found = Lifetimes::of(&workload, None);
+        let requests: u64 = found.rows.iter().map(|row| row.requests).sum();
+        let at_peak: u64 = found.rows.iter().map(|row| row.at_peak_bytes).sum();
+        assert_eq!((requests, at_peak), (workload.buffers() as u64, workload.load_bytes(1)));
+    }
+}
