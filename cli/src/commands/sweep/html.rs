@@ -1,14 +1,16 @@
-//! The page of a sweep: three plots and the tables, without a script or network access.
+//! The page of a sweep: three plots, five with `--series`, and the tables, without a script or network access.
 //!
 //! Plots are SVG in the page: axes, lines, a legend. Colours are classes of the page.
 
 use std::fmt::Write as _;
 
 use parkade_policies::Named;
-use parkade_research::study::sweep::{Capacity, Plan, Share, Source, Summary};
-use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};
+use parkade_research::study::sweep::{Capacity, Plan, Source, Summary};
+use parkade_research::study::{self, LOAD_UNIT_BYTES, Point, RunOptions, Series, curves, live_curve, make_for};
+use parkade_research::workload::Workload;
 
 use super::grids;
+use super::series;
 use super::rows::{Finished, subject};
 use crate::terminal::markup::{escape, fill, point};
 use crate::terminal::output::shorten;
@@ -23,7 +25,10 @@ const WIDEST: f64 = 2.0;
 
 pub(super) fn page(finished: &Finished, summary: &Summary, curve: Option<&str>) -> String {
     let plan = &finished.plan;
-    let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(finished)];
+    let shown = ShownRuns::of(finished, summary, curve);
+    let holes = shown.as_ref().filter(|_| finished.draws_holes).map_or_else(Vec::new, |shown| holes(finished, shown));
+    let over_time = shown.map_or_else(String::new, |shown| over_time(finished, &shown));
+    let plots = [vec![frontier(finished), over_time], holes, vec![cost(finished)]].concat();
     let tables: String = grids::all(finished).iter().map(grids::Grid::html).collect();
     let about_builds: String = finished
         .about_faults()
@@ -89,34 +94,55 @@ fn frontier(finished: &Finished) -> String {
     card("Fit frontier", &note, &plot)
 }
 
+/// The program that is drawn over its course, and the policies.
+struct ShownRuns<'a> {
+    source: &'a Source,
+    workload: Workload,
+    options: RunOptions,
+    /// The policies that do not take a share of all memory, with their numbers.
+    policies: Vec<(usize, &'a Named)>,
+}
+
+impl<'a> ShownRuns<'a> {
+    fn of(finished: &'a Finished, summary: &Summary, curve: Option<&str>) -> Option<ShownRuns<'a>> {
+        let plan = &finished.plan;
+        let chosen = match curve {
+            Some(name) => plan.workloads.iter().position(|workload| workload.name == name),
+            None => most_different(plan, summary),
+        };
+        let source = finished.sources.get(chosen?)?;
+        let workload = (source.make)(1);
+        let left_out: Vec<&str> = finished.taking_a_share().collect();
+        let policies = finished.policies.iter().enumerate().filter(|(_, policy)| !left_out.contains(&&*policy.name)).collect();
+        Some(ShownRuns { source, options: series::options(plan, &workload), workload, policies })
+    }
+
+    /// The horizontal axis.
+    fn events(&self) -> Axis {
+        let to = (self.workload.events.len() as f64).max(1.0);
+        Axis { name: "events of the program".to_owned(), from: 0.0, to, scale: Scale::Linear, show: counted }
+    }
+}
+
+/// A vertical axis of bytes, and the bytes of its unit.
+fn memory_axis(name: &str, top: u64) -> (Axis, f64) {
+    let (top, gib) = (top.max(1) as f64, f64::from(1 << 30));
+    let (unit, bytes) = if top >= gib { ("GiB", gib) } else { ("MiB", f64::from(1 << 20)) };
+    let axis = Axis { name: format!("{name}, {unit}"), from: 0.0, to: top * 1.04 / bytes, scale: Scale::Linear, show: decimal };
+    (axis, bytes)
+}
+
 /// Reserved memory over the course of one program.
-fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Option<String> {
-    let plan = &finished.plan;
-    let chosen = match curve {
-        Some(name) => plan.workloads.iter().position(|workload| workload.name == name),
-        None => most_different(plan, summary),
-    };
-    let (source, policies) = (finished.sources.get(chosen?)?, &finished.policies);
-    let workload = (source.make)(1);
-    let load = live_curve(&workload, LOAD_UNIT_BYTES, POINTS);
-    let options = RunOptions {
-        addresses: Addresses::named(&plan.addresses)?,
-        preallocated_bytes: plan.preallocate.map_or(0, |share: Share| share.of(load.iter().copied().max().unwrap_or(0))),
-        ..RunOptions::plenty()
-    };
-    let left_out: Vec<&str> = finished.taking_a_share().collect();
-    let drawn = policies.iter().enumerate().filter(|(_, policy)| !left_out.contains(&&*policy.name));
-    let of_policy = |policy: &Named| curves(&workload, policy.make(), &options, POINTS).reserved_bytes;
+fn over_time(finished: &Finished, shown: &ShownRuns<'_>) -> String {
+    let ShownRuns { source, workload, options, policies } = shown;
+    let load = live_curve(workload, LOAD_UNIT_BYTES, POINTS);
+    let of_policy = |policy: &Named| curves(workload, make_for(policy, workload)(), options, POINTS).reserved_bytes;
     let reserved: Vec<(usize, &str, Vec<u64>)> =
-        drawn.map(|(number, policy)| (number, &*policy.name, of_policy(policy))).collect();
+        policies.iter().map(|&(number, policy)| (number, &*policy.name, of_policy(policy))).collect();
     let all = reserved.iter().flat_map(|(_, _, curve)| curve);
-    let top = all.chain(&load).copied().max().unwrap_or(1).max(1) as f64;
+    let (y, unit) = memory_axis("memory", all.chain(&load).copied().max().unwrap_or(1));
     let events = workload.events.len() as f64;
-    let x =
-        Axis { name: "events of the program".to_owned(), from: 0.0, to: events.max(1.0), scale: Scale::Linear, show: counted };
-    let gib = f64::from(1 << 30);
-    let (name, unit): (_, f64) = if top >= gib { ("GiB", gib) } else { ("MiB", f64::from(1 << 20)) };
-    let y = Axis { name: format!("memory, {name}"), from: 0.0, to: top * 1.04 / unit, scale: Scale::Linear, show: decimal };
+    let x = shown.events();
     let mut plot = Plot::new(x, y);
     let points = |curve: &[u64]| -> Vec<(f64, f64)> {
         let width = events / load.len().max(1) as f64;
@@ -134,7 +160,34 @@ fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Opt
         source.name,
         about_left_out(finished)
     );
-    Some(card("Reserved over time", &note, &plot))
+    card("Reserved over time", &note, &plot)
+}
+
+/// The largest hole and the number of holes over the course of the same program.
+fn holes(finished: &Finished, shown: &ShownRuns<'_>) -> Vec<String> {
+    let ShownRuns { source, workload, options, policies } = shown;
+    let found: Vec<(usize, &str, Series)> =
+        policies.iter().map(|&(number, policy)| (number, &*policy.name, study::series(workload, policy, options, None))).collect();
+    let points = || found.iter().flat_map(|(_, _, series)| &series.points);
+    let (largest, unit) =
+        memory_axis("largest hole", points().map(|point| point.all.largest_hole_bytes).max().unwrap_or(0));
+    let most = points().map(|point| point.all.holes).max().unwrap_or(0).max(1) as f64;
+    let count = Axis { name: "holes".to_owned(), from: 0.0, to: most * 1.04, scale: Scale::Linear, show: counted };
+    let plot = |y: Axis, value: &dyn Fn(&Point) -> f64| {
+        let mut plot = Plot::new(shown.events(), y);
+        for (number, name, series) in &found {
+            plot.line(name, *number, series.points.iter().map(|point| (point.event as f64, value(point))));
+        }
+        plot
+    };
+    let note = format!(
+        "{}, with plenty of memory, at the peaks of each part. Free memory in many small holes serves no large request.{}",
+        source.name,
+        about_left_out(finished)
+    );
+    let largest = plot(largest, &|point| point.all.largest_hole_bytes as f64 / unit);
+    let count = plot(count, &|point| point.all.holes as f64);
+    vec![card("Largest hole over time", &note, &largest), card("Holes over time", &note, &count)]
 }
 
 fn said(source: &Source) -> String {

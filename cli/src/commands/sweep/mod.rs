@@ -4,13 +4,14 @@
 //! and the rows of all jobs, in the order of their numbers, make up the file that `parkade sweep -o` writes.
 //!
 //! `plan` has the arguments, turns them into a plan and lists the names; `rows` keeps the file of rows, and the result with the builds that
-//! made them; `show` prints it as JSON, tables (`grids`) or a page (`html`). `largest_batch` answers the other question of a sweep.
+//! made them; `show` prints it as JSON, tables (`grids`) or a page (`html`); `series` writes the heap over the course of the runs. `largest_batch` answers the other question of a sweep.
 
 mod grids;
 mod html;
 mod largest_batch;
 pub(super) mod plan;
 pub(crate) mod rows;
+mod series;
 pub(crate) mod show;
 mod usable;
 
@@ -62,9 +63,10 @@ impl Command for Args {
             return largest_batch::find(self).map(Found::Batches);
         }
         let study = plan::study(self)?;
-        if self.force && self.output.is_none() && !self.shown.writes() {
-            bail!("--force has nothing to overwrite or to continue: it applies only to --output, --csv and --html");
+        if self.force && self.output.is_none() && !self.shown.writes() && !self.series.is_wanted() {
+            bail!("--force has nothing to overwrite or to continue: it applies only to --output, --csv, --html and --series");
         }
+        self.series.check(self.shard.parts)?;
         if self.shard.parts > 1 && self.output.is_none() {
             bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
         }
@@ -73,7 +75,7 @@ impl Command for Args {
         }
         show::check(&self.shown, &study.plan)?;
         let wanted = Wanted::new(self.force, self.form()).reads(&study.files).continues("--output", self.output.as_ref());
-        let outputs = self.shown.add_to(wanted).check()?;
+        let outputs = self.series.add_to(self.shown.add_to(wanted)).check()?;
         warn_of_same_programs(&study);
         let rows = do_jobs(self, &study, outputs)?;
         if self.shard.parts > 1 {
@@ -81,7 +83,10 @@ impl Command for Args {
         }
         let beside = find_bounds(self, &study)?;
         let Study { plan, sources, policies, .. } = study;
-        let finished = Finished { sources, policies, beside, ..self.shown.finish(plan, rows, Overlap::default())? };
+        let draws_holes = self.series.is_wanted();
+        let finished = self.shown.finish(plan, rows, Overlap::default())?;
+        let finished = Finished { sources, policies, beside, draws_holes, ..finished };
+        self.series.write(self, &finished, outputs)?;
         self.shown.made(&finished)?.iter().try_for_each(|(target, bytes)| outputs.write(target, bytes))?;
         Ok(Found::Whole(Box::new(finished)))
     }

@@ -23,6 +23,7 @@ use parkade_research::workload::recorded::of_requests;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload, trace};
 
 use super::rows::Shard;
+use super::series::Series;
 use super::show::Shown;
 use super::usable::Usable;
 use crate::recordings::Inputs;
@@ -433,6 +434,7 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
   parkade sweep snapshot.pickle --policies pytorch-expandable,pytorch-rescue,compaction
   parkade sweep --policies 'bfc:kind=growth/xla-growth;waste=32MiB/128MiB/512MiB' --seeds 10
   parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
+  parkade sweep -w gpt2 -p pytorch,bfc,compaction --series series.csv --html why.html
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
   parkade sweep --largest-batch
@@ -486,7 +488,7 @@ pub struct Args {
     /// standard output. Any other existing file stays as it is, even with --force.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<Target>,
-    /// Overwrite existing files of --csv and --html, but never an input. Also continue the file of --output even if another build of
+    /// Overwrite existing files of --csv, --html and --series, but never an input. Also continue the file of --output even if another build of
     /// parkade made some of its rows.
     #[arg(long)]
     pub(super) force: bool,
@@ -500,6 +502,8 @@ pub struct Args {
     pub(super) asked: LargestBatch,
     #[command(flatten)]
     pub(super) shown: Shown,
+    #[command(flatten)]
+    pub(super) series: Series,
     /// List the workloads, generators, policies and address models; with --json as one object.
     #[arg(long)]
     pub(super) list: bool,

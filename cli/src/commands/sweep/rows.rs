@@ -340,6 +340,8 @@ pub struct Finished {
     pub(crate) policies: Vec<Named>,
     /// The need of ideal allocators for the plan's workloads, or empty.
     pub(crate) beside: Vec<Option<BoundRatios>>,
+    /// Whether the page draws the holes over the course of a run.
+    pub(crate) draws_holes: bool,
     /// The jobs that several builds did.
     pub(crate) overlap: Overlap,
     /// The summary of the rows.
@@ -367,7 +369,7 @@ impl Finished {
         leave_artefacts_out(&plan, &takes_a_share, &mut summary);
         let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
         let ablations = Ablations::of(&plan, &rows, &summary);
-        Finished { plan, rows, sources, policies, beside, overlap, summary, ablations, equal_buffers, takes_a_share }
+        Finished { plan, rows, sources, policies, beside, draws_holes: false, overlap, summary, ablations, equal_buffers, takes_a_share }
     }
 
     /// Notes on the builds that made the rows; empty if this build made all of them.
