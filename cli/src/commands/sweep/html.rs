@@ -10,8 +10,8 @@ use parkade_research::study::{self, LOAD_UNIT_BYTES, Point, RunOptions, Series, 
 use parkade_research::workload::Workload;
 
 use super::grids;
-use super::series;
 use super::rows::{Finished, subject};
+use super::series;
 use crate::terminal::markup::{escape, fill, point};
 use crate::terminal::output::shorten;
 use crate::terminal::size::show_bytes;
@@ -166,11 +166,12 @@ fn over_time(finished: &Finished, shown: &ShownRuns<'_>) -> String {
 /// The largest hole and the number of holes over the course of the same program.
 fn holes(finished: &Finished, shown: &ShownRuns<'_>) -> Vec<String> {
     let ShownRuns { source, workload, options, policies } = shown;
-    let found: Vec<(usize, &str, Series)> =
-        policies.iter().map(|&(number, policy)| (number, &*policy.name, study::series(workload, policy, options, None))).collect();
+    let found: Vec<(usize, &str, Series)> = policies
+        .iter()
+        .map(|&(number, policy)| (number, &*policy.name, study::series(workload, policy, options, None)))
+        .collect();
     let points = || found.iter().flat_map(|(_, _, series)| &series.points);
-    let (largest, unit) =
-        memory_axis("largest hole", points().map(|point| point.all.largest_hole_bytes).max().unwrap_or(0));
+    let (largest, unit) = memory_axis("largest hole", points().map(|point| point.all.largest_hole_bytes).max().unwrap_or(0));
     let most = points().map(|point| point.all.holes).max().unwrap_or(0).max(1) as f64;
     let count = Axis { name: "holes".to_owned(), from: 0.0, to: most * 1.04, scale: Scale::Linear, show: counted };
     let plot = |y: Axis, value: &dyn Fn(&Point) -> f64| {

@@ -369,7 +369,19 @@ impl Finished {
         leave_artefacts_out(&plan, &takes_a_share, &mut summary);
         let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
         let ablations = Ablations::of(&plan, &rows, &summary);
-        Finished { plan, rows, sources, policies, beside, draws_holes: false, overlap, summary, ablations, equal_buffers, takes_a_share }
+        Finished {
+            plan,
+            rows,
+            sources,
+            policies,
+            beside,
+            draws_holes: false,
+            overlap,
+            summary,
+            ablations,
+            equal_buffers,
+            takes_a_share,
+        }
     }
 
     /// Notes on the builds that made the rows; empty if this build made all of them.
