@@ -124,6 +124,8 @@ pub enum Requirement {
     SharedPages(u64),
     /// Any free pages can serve any range.
     RemappedPages,
+    /// Work is still pending when the call that submitted it returns.
+    PendingWork,
     /// The facts equal those of the simulated device with which the entry compares its results.
     ReferenceFacts,
 }
@@ -149,6 +151,9 @@ impl Requirement {
                 ),
             },
             Requirement::RemappedPages => unless(facts.remaps_pages, "this device needs contiguous memory for a range"),
+            Requirement::PendingWork => {
+                unless(facts.is_asynchronous, "this device is synchronous: work is done when the call that submits it returns")
+            }
             Requirement::ReferenceFacts => unless(
                 facts.behaves_as(&DeviceFacts::H200),
                 "this device's facts differ from those of the simulated device with which it would be compared",
@@ -190,7 +195,7 @@ pub struct Entry {
     pub name: String,
     /// The property, in one line.
     pub says: &'static str,
-    requires: Option<Requirement>,
+    requires: Vec<Requirement>,
     check: Check<AnyBackend>,
 }
 
@@ -204,19 +209,20 @@ impl Entry {
         says: &'static str,
         check: impl Fn(&AnyBackend, &Effort) -> Verdict + Send + Sync + 'static,
     ) -> Entry {
-        Entry { group, name: name.into(), says, requires: None, check: Box::new(check) }
+        Entry { group, name: name.into(), says, requires: Vec::new(), check: Box::new(check) }
     }
 
     /// Returns the same entry, skipped on devices that do not meet the requirement.
     #[must_use]
-    pub fn requires(self, requirement: Requirement) -> Entry {
-        Entry { requires: Some(requirement), ..self }
+    pub fn requires(mut self, requirement: Requirement) -> Entry {
+        self.requires.push(requirement);
+        self
     }
 
     /// Returns the reason why the entry cannot run on a device with these facts; `None` if it can.
     #[must_use]
     pub fn unmet(&self, facts: &DeviceFacts) -> Option<&'static str> {
-        self.requires.and_then(|requirement| requirement.unmet(facts))
+        self.requires.iter().find_map(|requirement| requirement.unmet(facts))
     }
 
     /// Runs the check.
@@ -450,6 +456,7 @@ mod tests {
             (Requirement::SharedPages(2), DeviceFacts { sharing: None, ..h200 }),
             (Requirement::SharedPages(2), DeviceFacts { sharing: Some(eighths), ..h200 }),
             (Requirement::RemappedPages, DeviceFacts { remaps_pages: false, ..h200 }),
+            (Requirement::PendingWork, DeviceFacts { is_asynchronous: false, ..h200 }),
             (Requirement::ReferenceFacts, large),
         ] {
             assert_eq!(requirement.unmet(&h200), None, "{requirement:?}");

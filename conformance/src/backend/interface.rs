@@ -122,7 +122,8 @@ pub trait TestDevice: DeviceBackend {
     /// Returns the default stream and three others, which live as long as the device.
     fn streams(&self) -> [StreamId; 4];
 
-    /// Queues work on a stream that takes this long and touches no memory.
+    /// Queues work on a stream that takes this long and touches no memory. Like [`TestDevice::fill`] and [`TestDevice::copy`], it
+    /// returns long before the work is done, unless the device is synchronous ([`DeviceFacts::is_asynchronous`]).
     ///
     /// # Errors
     /// The driver's error.
@@ -315,6 +316,9 @@ pub struct DeviceFacts {
     /// Whether any free pages can serve any range, so that a request is refused only if too few pages are free. False if a range
     /// needs contiguous memory: free memory can then be too fragmented for it.
     pub remaps_pages: bool,
+    /// Whether calls that submit work return before the work is done. False for a synchronous device, on which no work is ever
+    /// pending.
+    pub is_asynchronous: bool,
     /// The calls that wait for all of the device's work.
     pub waits: Waits,
     /// The source of these facts.
@@ -394,6 +398,7 @@ impl DeviceFacts {
         codes: Codes { invalid_value: 1, out_of_memory: 2, invalid_handle: 400, not_supported: 801 },
         has_virtual_memory: true,
         remaps_pages: true,
+        is_asynchronous: true,
         waits: Waits::CUDA,
         source: "measured on an NVIDIA H200 (docs/driver-facts.md)",
     };

@@ -22,6 +22,14 @@ const SPIN_NS: u64 = 50_000_000;
 
 /// The entries of these rows.
 pub(super) fn event_entries() -> Vec<Entry> {
+    let says = "an event is complete after a wait for it, and after its stream has been synchronized";
+    let mut entries = vec![Entry::new(Group::Contract, "events/end", says, end)];
+    entries.extend(entries_of_pending_work().into_iter().map(|entry| entry.requires(Requirement::PendingWork)));
+    entries
+}
+
+/// The entries that observe work while it runs.
+fn entries_of_pending_work() -> Vec<Entry> {
     vec![
         Entry::new(Group::Contract, "events/never-recorded", "an event that was never recorded is complete", never_recorded),
         Entry::new(
@@ -59,6 +67,40 @@ pub(super) fn event_entries() -> Vec<Entry> {
     ]
 }
 
+/// Work that must still run when an event is queried.
+struct Running {
+    watch: Watch,
+    start_ns: u64,
+    work_ns: u64,
+}
+
+impl Running {
+    /// Keeps a stream busy for this long.
+    fn on(device: &mut AnyDevice, stream: StreamId, work_ns: u64) -> Result<Running, Trouble> {
+        let watch = Watch::new();
+        let start_ns = watch.now_ns(device);
+        device.spin(stream, work_ns)?;
+        Ok(Running { watch, start_ns, work_ns })
+    }
+
+    /// Checks that an event behind this work is not complete. If the work had ended by then, because calls to submit work were
+    /// slow, the event is not to blame, so the message names the calls.
+    fn holds(&self, device: &mut AnyDevice, event: &AnyEvent, when: &str) -> Result<(), Trouble> {
+        let is_complete = device.is_complete(event)?;
+        let since_ns = self.watch.now_ns(device) - self.start_ns;
+        ensure(!is_complete || since_ns < self.work_ns, || {
+            format!(
+                "{when}: the work of {} ms had ended before its event was queried, because submitting it and the calls after it took \
+                 {} ms; spin, fill, copy and record_event must return long before the work is done (a device on which they cannot \
+                 is synchronous: DeviceFacts::is_asynchronous)",
+                self.work_ns / 1_000_000,
+                since_ns / 1_000_000
+            )
+        })?;
+        ensure(!is_complete, || format!("{when}: the device reports complete = true, expected false"))
+    }
+}
+
 /// A new event, recorded at the end of a stream.
 fn recorded(device: &mut AnyDevice, stream: StreamId) -> Result<AnyEvent, Trouble> {
     let mut event = device.create_event()?;
@@ -80,19 +122,33 @@ fn done(mut device: AnyDevice, events: impl IntoIterator<Item = AnyEvent>, text:
     Ok(Evidence { text: text.to_owned(), operations: 1, ..Evidence::default() })
 }
 
+fn end(backend: &AnyBackend, _: &Effort) -> Verdict {
+    let mut device = open(backend, None)?;
+    let [_, first, second, _] = device.streams();
+    device.spin(first, 1_000_000)?;
+    let waited = recorded(&mut device, first)?;
+    device.wait(&waited)?;
+    is(&mut device, &waited, true, "after the wait")?;
+    device.spin(second, 1_000_000)?;
+    let synchronized = recorded(&mut device, second)?;
+    device.synchronize_stream(second)?;
+    is(&mut device, &synchronized, true, "after the stream was synchronized")?;
+    done(device, [waited, synchronized], "both events are complete")
+}
+
 fn never_recorded(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let stream = device.streams()[1];
     let event = device.create_event()?;
     is(&mut device, &event, true, "never recorded")?;
     device.wait(&event)?;
-    device.spin(stream, SPIN_NS)?;
+    let work = Running::on(&mut device, stream, SPIN_NS)?;
     is(&mut device, &event, true, "never recorded, with work running")?;
     // A wait for it returns immediately.
     device.stream_wait(device.streams()[2], &event)?;
     device.synchronize_stream(device.streams()[2])?;
     let running = recorded(&mut device, stream)?;
-    is(&mut device, &running, false, "the running work")?;
+    work.holds(&mut device, &running, "the running work")?;
     done(device, [event, running], "the event is complete, and a wait for it returns immediately")
 }
 
@@ -103,10 +159,10 @@ fn stays(backend: &AnyBackend, _: &Effort) -> Verdict {
     let event = recorded(&mut device, stream)?;
     device.wait(&event)?;
     is(&mut device, &event, true, "after the wait")?;
-    device.spin(stream, SPIN_NS)?;
+    let work = Running::on(&mut device, stream, SPIN_NS)?;
     let later = recorded(&mut device, stream)?;
     is(&mut device, &event, true, "with later work running")?;
-    is(&mut device, &later, false, "the later work")?;
+    work.holds(&mut device, &later, "the later work")?;
     device.settle();
     is(&mut device, &event, true, "at the end")?;
     done(device, [event, later], "the event is complete before, during and after the later work")
@@ -118,9 +174,9 @@ fn again(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut event = recorded(&mut device, first)?;
     device.wait(&event)?;
     is(&mut device, &event, true, "the first record")?;
-    device.spin(second, SPIN_NS)?;
+    let work = Running::on(&mut device, second, SPIN_NS)?;
     device.record_event(&mut event, second)?;
-    is(&mut device, &event, false, "the second record, on another stream")?;
+    work.holds(&mut device, &event, "the second record, on another stream")?;
     device.wait(&event)?;
     is(&mut device, &event, true, "after the wait for the second")?;
     done(device, [event], "the event is complete; recorded again, it is not complete; after a wait, it is complete")
@@ -129,15 +185,17 @@ fn again(backend: &AnyBackend, _: &Effort) -> Verdict {
 fn order(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let stream = device.streams()[1];
-    device.spin(stream, SPIN_NS / 2)?;
+    let before = Running::on(&mut device, stream, SPIN_NS / 2)?;
     let first = recorded(&mut device, stream)?;
     device.spin(stream, SPIN_NS)?;
     let second = recorded(&mut device, stream)?;
     let third = recorded(&mut device, stream)?;
-    is(&mut device, &first, false, "the first event at the beginning")?;
+    before.holds(&mut device, &first, "the first event at the beginning")?;
     device.wait(&first)?;
-    is(&mut device, &second, false, "the second event when the first is complete")?;
-    is(&mut device, &third, false, "the third event when the first is complete")?;
+    // The second work began when the first ended, at the latest just now.
+    let behind = Running { work_ns: before.work_ns + SPIN_NS, ..before };
+    behind.holds(&mut device, &second, "the second event when the first is complete")?;
+    behind.holds(&mut device, &third, "the third event when the first is complete")?;
     device.wait(&third)?;
     is(&mut device, &second, true, "the second event when the third is complete")?;
     is(&mut device, &first, true, "the first event when the third is complete")?;
@@ -147,7 +205,7 @@ fn order(backend: &AnyBackend, _: &Effort) -> Verdict {
 fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let [default, first, second, third] = device.streams();
-    device.spin(first, 2 * SPIN_NS)?;
+    let work = Running::on(&mut device, first, 2 * SPIN_NS)?;
     let slow = recorded(&mut device, first)?;
     let mut events = Vec::new();
     for stream in [default, second, third] {
@@ -156,7 +214,7 @@ fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
         device.wait(&event)?;
         events.push(event);
     }
-    is(&mut device, &slow, false, "the slow stream after the three others")?;
+    work.holds(&mut device, &slow, "the slow stream after the three others")?;
     events.push(slow);
     done(device, events, "three streams, including the default one, finish while a fourth stream is busy")
 }
@@ -169,13 +227,13 @@ fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     let size = Bytes(4 * MIB);
     let (made, copied) = (device.malloc(size)?, device.malloc(size)?);
     device.fill(made, size, 1, producer)?;
-    device.spin(producer, SPIN_NS)?;
+    let work = Running::on(&mut device, producer, SPIN_NS)?;
     device.fill(made, size, 2, producer)?;
     let ready = recorded(&mut device, producer)?;
     device.stream_wait(consumer, &ready)?;
     device.copy(made, copied, size, consumer)?;
     let consumed = recorded(&mut device, consumer)?;
-    is(&mut device, &consumed, false, "the consumer's event while the producer runs")?;
+    work.holds(&mut device, &consumed, "the consumer's event while the producer runs")?;
     device.wait(&consumed)?;
     is(&mut device, &ready, true, "the producer's event when the consumer is done")?;
     let mut bytes = vec![0; 4 << 20];
@@ -214,11 +272,11 @@ fn synchronize(backend: &AnyBackend, _: &Effort) -> Verdict {
     let [_, first, second, _] = device.streams();
     device.spin(first, SPIN_NS)?;
     let short = recorded(&mut device, first)?;
-    device.spin(second, 4 * SPIN_NS)?;
+    let work = Running::on(&mut device, second, 4 * SPIN_NS)?;
     let long = recorded(&mut device, second)?;
     device.synchronize_stream(first)?;
     is(&mut device, &short, true, "the stream that was waited for")?;
-    is(&mut device, &long, false, "the other stream")?;
+    work.holds(&mut device, &long, "the other stream")?;
     done(device, [short, long], "the stream's events are complete, but another stream's are not")
 }
 
@@ -234,7 +292,7 @@ pub(super) fn waiting_entries(backend: &AnyBackend) -> Vec<Entry> {
     rows.map(|(name, waits, call)| {
         let says = if waits { "waits for the whole device" } else { "does not wait for a kernel on another stream" };
         let check = move |backend: &AnyBackend, _: &Effort| check(backend, name, waits, call);
-        let entry = Entry::new(Group::Contract, format!("waiting/{name}"), says, check);
+        let entry = Entry::new(Group::Contract, format!("waiting/{name}"), says, check).requires(Requirement::PendingWork);
         if matches!(name, "malloc" | "free") { entry } else { entry.requires(Requirement::VirtualMemory) }
     })
     .collect()

@@ -70,7 +70,11 @@ pub(super) fn entries() -> Vec<Entry> {
             let entry = Entry::new(Group::Law, format!("faults/{}", call.as_str()), says, move |backend, effort| {
                 fail_each(backend, effort, move |n| vec![(When::NthOf(call, n), ILLEGAL_ADDRESS)], Some(call))
             });
-            if EXPANDABLE_CALLS.contains(&call) { entry.requires(Requirement::ExpandableSegments) } else { entry }
+            match call {
+                CallName::EventSynchronize => entry.requires(Requirement::PendingWork),
+                _ if EXPANDABLE_CALLS.contains(&call) => entry.requires(Requirement::ExpandableSegments),
+                _ => entry,
+            }
         })
         .collect();
     let says = "when the n-th driver call reports out of memory, for every n, every law holds and nothing leaks";

@@ -12,7 +12,7 @@ use super::support::{Mode, ensure, fill, holds, twice, with_capacity};
 use crate::backend::{AnyBackend, Needs, TestDevice};
 use crate::program::search::Draws;
 use crate::scripted_allocator::Stage;
-use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
+use crate::suite::{Effort, Entry, Evidence, Requirement, Trouble, Verdict};
 
 const MILLISECOND: u64 = 1_000_000;
 /// Four elements of four bytes.
@@ -21,11 +21,16 @@ const TENSOR: Bytes = Bytes(16);
 pub(super) fn stream_entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     let says = "a block that another stream uses is reused only once that stream's work is done";
-    entries.extend(twice("test_record_stream", says, record_stream));
+    entries.extend(twice("test_record_stream", says, record_stream).map(|entry| entry.requires(Requirement::PendingWork)));
     let says = "work on part of a block keeps the entire block from being reused";
-    entries.extend(twice("test_record_stream_on_shifted_view", says, shifted_view));
+    entries.extend(
+        twice("test_record_stream_on_shifted_view", says, shifted_view).map(|entry| entry.requires(Requirement::PendingWork)),
+    );
     let says = "the allocator waits for pending blocks before a request runs out of memory";
-    entries.extend(twice("test_caching_allocator_record_stream_oom", says, out_of_memory));
+    entries.extend(
+        twice("test_caching_allocator_record_stream_oom", says, out_of_memory)
+            .map(|entry| entry.requires(Requirement::PendingWork)),
+    );
     entries
 }
 

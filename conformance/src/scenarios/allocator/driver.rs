@@ -10,7 +10,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB};
 
 use crate::backend::{AnyBackend, AnyDevice, MadeCall, Needs, TestDevice};
 use crate::scenarios::story::{Story, claim, mib, scenario};
-use crate::suite::{Entry, Evidence, Trouble, Verdict};
+use crate::suite::{Entry, Evidence, Requirement, Trouble, Verdict};
 
 /// The duration of the work that a step waits for, and of the kernel in A10.
 const SPIN_NS: u64 = 50_000_000;
@@ -42,7 +42,7 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
             holes_below_a_page,
         ),
         scenario("A7/three-quarters", "1.5 MiB blocks take one page each: each freed block returns 2 MiB", three_quarters),
-        scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
+        scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting).requires(Requirement::PendingWork),
     ]
 }
 
@@ -237,7 +237,8 @@ pub(super) fn retry_ladder() -> Vec<Entry> {
             "A8/waits",
             "the allocator waits for blocks that other streams still use before it releases the cache",
             ladder_waits,
-        ),
+        )
+        .requires(Requirement::PendingWork),
         scenario(
             "A8/oversize",
             "oversize blocks are released first, only as many as needed, which does not count as a retry",
