@@ -131,6 +131,16 @@ fn a_pool_is_restored_although_blocks_are_apart() {
     }
     let restored = core.restore_pool(&checkpoint).expect("the segment is still there");
     assert_eq!((free(&core), restored.allocations.len()), (vec![1, 1], 2));
+    // A saved block may need several free ones.
+    let larger = core.checkpoint_pool(pool).expect("nothing waits");
+    restored.allocations.into_iter().for_each(|block| core.free(block).expect("ours"));
+    core.begin_pool(pool, PoolFilter::All).expect("it is not routed");
+    let halves: Vec<Allocation> = (0..8).map(|_| core.allocate(Bytes(1 << 19), StreamId::DEFAULT).expect("room")).collect();
+    halves.into_iter().for_each(|block| core.free(block).expect("ours"));
+    core.end_pool(pool).expect("it is routed");
+    core.release_pool(pool).expect("one of two uses");
+    let restored = core.restore_pool(&larger).expect("the segment is still there");
+    assert_eq!((free(&core), restored.allocations.len()), (vec![1, 1], 2));
     restored.allocations.into_iter().for_each(|block| core.free(block).expect("ours"));
     core.release_pool(pool).expect("one use");
     core.release_cached_pool(pool).expect("a device");

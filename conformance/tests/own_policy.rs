@@ -77,6 +77,6 @@ impl Policy for FillFirst {
 
 #[test]
 fn it_obeys_every_policy_law() {
-    let report = check(|| FillFirst, &Effort::new(12, 0)).unwrap_or_else(|report| panic!("{report}"));
+    let report = check(|| FillFirst, &Effort::new(50, 0)).unwrap_or_else(|report| panic!("{report}"));
     assert!(report.rows.len() >= 6, "{report}");
 }
