@@ -6,7 +6,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
+use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung};
+use parkade::settings::Settings;
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap, LiveBlock};
 use parkade_conformance::backend::AnyBackend;
@@ -14,7 +15,7 @@ use parkade_conformance::checks::laws_any_policy::{Share, check};
 use parkade_conformance::checks::{entries, laws_any_policy};
 use parkade_conformance::suite;
 use parkade_conformance::suite::{Effort, Status};
-use parkade_policies::{BESIDE, CATALOGUE};
+use parkade_policies::{BESIDE, CATALOGUE, Compaction, GrowingRegion, Reach, Rescue, RmmPool, Stalloc};
 use parkade_research::study::{RunOptions, smallest_capacity};
 use parkade_research::workload::{Event, Workload};
 
@@ -238,6 +239,22 @@ impl Policy for Alternating {
                 FREES.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+}
+
+#[test]
+fn a_clone_has_the_state_of_a_policy_of_the_catalogue() {
+    let effort = Effort::new(8, 0);
+    let reports = [
+        check(GrowingRegion::default, &effort),
+        check(RmmPool::default, &effort),
+        check(Stalloc::default, &effort),
+        check(Compaction::default, &effort),
+        check(|| Rescue::new(PyTorch::new(Settings::default()), Some(Reach::Breaks)), &effort),
+    ];
+    for (Ok(report) | Err(report)) in reports {
+        let clones = report.rows.iter().find(|row| row.name.ends_with("/clones")).map(|row| row.status);
+        assert_eq!(clones, Some(Status::Pass), "{report}");
     }
 }
 
