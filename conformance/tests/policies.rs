@@ -252,7 +252,7 @@ fn a_clone_has_the_state_of_a_policy_of_the_catalogue() {
         check(Compaction::default, &effort),
         check(|| Rescue::new(PyTorch::new(Settings::default()), Some(Reach::Breaks)), &effort),
     ];
-    for (Ok(report) | Err(report)) in reports {
+    for Ok(report) | Err(report) in reports {
         let clones = report.rows.iter().find(|row| row.name.ends_with("/clones")).map(|row| row.status);
         assert_eq!(clones, Some(Status::Pass), "{report}");
     }
