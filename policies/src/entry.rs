@@ -60,8 +60,7 @@ impl Entry {
         source: &'static str,
         make: fn(&Values) -> Box<dyn Policy + Send>,
     ) -> Entry {
-        let (keeps_memory, check): (fn(&Values) -> bool, fn(&mut Values) -> Result<(), String>) = (|_| false, |_| Ok(()));
-        Entry { name, says, source, parameters: &[], looks_after_waiting: true, make, keeps_memory, check }
+        Entry { name, says, source, parameters: &[], looks_after_waiting: true, make, keeps_memory: |_| false, check: |_| Ok(()) }
     }
 
     /// Returns the same declaration with these parameters.

@@ -167,7 +167,7 @@ view! {
         jobs: usize = rows.len(),
         /// How many rows each build made.
         programs: BTreeMap<&'a str, u64> = rows::rows_by_build(rows),
-        /// Whether several builds made them.
+        /// Whether different builds made rows that are compared: rows of one policy, or with a different core.
         mixed: bool = rows::are_mixed(rows),
     }
 }

@@ -205,9 +205,9 @@ fn csv_of(rows: &[Row]) -> Result<Vec<u8>> {
 
 view! {
     pub(super) struct Object<'a>(finished: &'a Finished) {
-        /// How many rows each build made.
+        /// How many rows each build made. Policies have different builds: the last part is a hash of the policy's own sources.
         programs: BTreeMap<&'a str, u64> = rows::rows_by_build(&finished.rows),
-        /// Whether several builds made them.
+        /// Whether different builds made rows that are compared: rows of one policy, or with a different core.
         mixed: bool = rows::are_mixed(&finished.rows),
         /// The jobs that several files have from different builds.
         overlap: OfOverlap = OfOverlap::of(&finished.overlap),
