@@ -48,9 +48,9 @@ fn main() -> io::Result<()> {
 /// The hashes of everything that determines a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Hashes {
-    /// What determines every row.
+    /// The hash of what determines every row.
     pub(crate) common: u64,
-    /// What else determines the rows of each policy, by the policy's name without parameters.
+    /// The hash of what else determines each policy's rows, by the policy's name without parameters.
     pub(crate) policies: BTreeMap<String, u64>,
 }
 

@@ -207,7 +207,7 @@ impl Policies {
         Ok(policies)
     }
 
-    /// What became of a policy that had this name.
+    /// The replacement of a policy that had this name.
     fn former(self, base: &str, text: &str) -> Option<Unknown> {
         if let Some((_, now)) = RENAMED.iter().find(|(before, _)| *before == base) {
             let joint = if now.contains(':') { ";" } else { ":" };
@@ -225,7 +225,7 @@ fn listed() -> impl Iterator<Item = &'static Named> {
     CATALOGUE.iter().chain(BESIDE)
 }
 
-/// Why a name is not that of a policy.
+/// The reason why no policy has this name.
 fn not_a_policy(name: &str, base: &str) -> Unknown {
     if let Some(known) = listed().find(|policy| policy.name == base) {
         return Unknown::Parameter(format!("{base} has no parameters; {} has", known.entry.name));

@@ -1,4 +1,4 @@
-//! What a private pool is under a policy whose original has none. Studies look it up.
+//! Tells studies whether a private pool is a separate allocator, for policies whose originals have no private pools.
 
 use crate::items::base;
 

@@ -81,5 +81,6 @@ fn parameter<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 fn size(text: &str) -> u64 {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let number: u64 = digits.parse().expect("the name has a valid size");
-    number << ["B", "KiB", "MiB", "GiB", "TiB"].iter().position(|unit| text[digits.len()..] == **unit).expect("a unit") * 10
+    let unit = ["B", "KiB", "MiB", "GiB", "TiB"].iter().position(|unit| text[digits.len()..] == **unit);
+    number << (10 * unit.expect("the name has a valid unit"))
 }

@@ -273,8 +273,8 @@ pub(super) fn ablations(finished: &Finished) -> impl Iterator<Item = Grid> {
     finished.ablations.all.iter().map(|ablation| of_parameter(finished, ablation))
 }
 
-/// A table for each parameter, where there is little room: two policies have been compared already, and the entire catalogue contains
-/// grids that nobody asked for.
+/// The tables of parameters in the short answer, which has none for two policies, because it has compared them already, and none for the
+/// entire catalogue, because nobody asked for its grids.
 pub(super) fn brief_ablations(finished: &Finished) -> impl Iterator<Item = Grid> {
     let is_asked_for = finished.plan.policies.len() > 2 && !is_of_the_catalogue(&finished.plan);
     ablations(finished).filter(move |_| is_asked_for)

@@ -230,7 +230,7 @@ fn do_jobs(args: &Args, study: &Study, outputs: Outputs) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What to do about rows that another build made.
+/// The advice about rows that another build made.
 const RENEW: &str = "run their jobs again with --renew, accept them with --force, or choose a different file";
 
 /// Refuses rows whose workload is generated differently now.

@@ -1,4 +1,4 @@
-//! What each parameter of a policy does, if a sweep contains a grid of its values.
+//! Compares the values of each parameter of a policy, if a sweep contains a grid of them.
 //!
 //! A grid is found by the names of the policies alone, so rows that are read from a file show the same as the sweep that
 //! made them. Policies with the same declaration that differ only in one parameter are compared in pairs. A case is one
@@ -20,7 +20,7 @@ use super::summary::{
 use super::{Capacity, Plan};
 use crate::policies::policies;
 
-/// A parameter of a policy, and what its values need.
+/// A parameter of a policy, with the needs of its values.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Ablation {
     /// The policy's name without parameters.
@@ -38,7 +38,7 @@ pub struct Ablation {
     pub values: Vec<AblatedValue>,
 }
 
-/// What one value of a parameter needs.
+/// The needs of one value of a parameter.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AblatedValue {
     /// The value, as in a name.
