@@ -37,6 +37,46 @@ impl Effort {
 /// The beginning of the line in a failure's script that [`Effort::program`] accepts, so that the failing sequence is
 /// run again.
 pub const PROGRAM: &str = "# program ";
+/// The beginning of the line in a failure's script that names its entry.
+const ENTRY: &str = "# entry ";
+
+/// An entry to run again, as a failure's script names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Again {
+    /// The title of the entry.
+    pub title: String,
+    /// The failing sequence or, if the script has none, the sequences among which it failed.
+    pub effort: Effort,
+}
+
+impl Again {
+    /// Reads a failure's script, as the suite prints it. Lines may be indented.
+    ///
+    /// # Errors
+    /// States which line is missing.
+    pub fn read(script: &str) -> Result<Again, String> {
+        let after = |start: &str| script.lines().find_map(|line| line.trim_start().strip_prefix(start));
+        let title = after(ENTRY).ok_or_else(|| format!("the script has no line `{ENTRY}GROUP/NAME`"))?.trim().to_owned();
+        if let Some(program) = after(PROGRAM) {
+            let program = Some(&*program.trim_end().to_owned().leak());
+            return Ok(Again { title, effort: Effort { program, ..Effort::new(1, 0) } });
+        }
+        let numbers = after("# seed ").and_then(|line| {
+            let (seed, cases) = line.split_once(" cases ")?;
+            Some(Effort::new(cases.trim().parse().ok()?, seed.parse().ok()?))
+        });
+        let effort =
+            numbers.ok_or_else(|| format!("the script has neither a line `{PROGRAM}...` nor `# seed SEED cases CASES`"))?;
+        Ok(Again { title, effort })
+    }
+
+    /// Returns a failure's script with the lines that [`Again::read`] needs.
+    fn added(title: &str, effort: &Effort, script: &str) -> String {
+        let has_program = script.lines().any(|line| line.starts_with(PROGRAM));
+        let effort = if has_program { String::new() } else { format!("# seed {} cases {}\n", effort.seed, effort.cases) };
+        format!("{ENTRY}{title}\n# parkade conform --script SCRIPT runs it again\n{effort}{script}")
+    }
+}
 
 /// The evidence of an entry.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -329,7 +369,7 @@ pub struct Row {
     pub status: Status,
     /// The reason, if the entry did not pass.
     pub reason: String,
-    /// A sequence that reproduces the failure, as a script for `parkade ops`.
+    /// A sequence that reproduces the failure, as a script for `parkade conform --script` and `parkade ops`.
     pub script: Option<String>,
     /// The evidence.
     pub evidence: Evidence,
@@ -338,12 +378,13 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(entry: &Entry, backend: &'static str, verdict: Verdict, took: Duration) -> Row {
+    fn new(entry: &Entry, backend: &'static str, (verdict, effort): (Verdict, &Effort), took: Duration) -> Row {
         let (status, reason, script, evidence) = match verdict {
             Ok(evidence) => (Status::Pass, String::new(), None, evidence),
             Err(Trouble::Skip(reason)) => (Status::Skip, reason, None, Evidence::default()),
             Err(Trouble::Fail { reason, script }) => (Status::Fail, reason, script, Evidence::default()),
         };
+        let script = script.map(|script| Again::added(&entry.title(), effort, &script));
         Row { group: entry.group, name: entry.name.clone(), says: entry.says, backend, status, reason, script, evidence, took }
     }
 }
@@ -410,7 +451,7 @@ pub fn run(
         progress.begins(&entry.title());
         let start = Instant::now();
         let verdict = check(backend, entry, reference, effort);
-        let row = Row::new(entry, backend.name(), verdict, start.elapsed());
+        let row = Row::new(entry, backend.name(), (verdict, effort), start.elapsed());
         progress.ends(&row);
         row
     };

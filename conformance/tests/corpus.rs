@@ -9,26 +9,11 @@ use std::path::Path;
 use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::checks::entries;
 use parkade_conformance::checks::laws_any_policy::{self, Share};
-use parkade_conformance::suite::{Effort, Entry, PROGRAM, Row, Silent, Status, run};
-
-/// The text after `start` on the first line that begins with it.
-fn after<'a>(text: &'a str, start: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| line.strip_prefix(start))
-}
-
-/// The effort with which to run the entry again.
-fn effort_of(text: &str) -> Option<Effort> {
-    if let Some(program) = after(text, PROGRAM) {
-        return Some(Effort { program: Some(program.to_owned().leak()), ..Effort::new(1, 0) });
-    }
-    let (seed, cases) = after(text, "# seed ")?.split_once(" cases ")?;
-    Some(Effort::new(cases.parse().ok()?, seed.parse().ok()?))
-}
+use parkade_conformance::suite::{Again, Entry, Row, Silent, Status, run};
 
 /// Runs the entry that a file names.
 fn replay(text: &str) -> Result<(), String> {
-    let title = after(text, "# entry ").ok_or("there is a line `# entry`")?;
-    let effort = effort_of(text).ok_or("there is a line `# program` or `# seed SEED cases CASES`")?;
+    let Again { title, effort } = Again::read(text)?;
     // Use all sequences for each policy, as `parkade conform --policy all` does; a run of the entire suite draws fewer.
     let policies = laws_any_policy::entries(&AnyBackend::simulated(), None, Share::Whole);
     let found = policies.into_iter().chain(entries(&AnyBackend::simulated())).find(|entry| entry.title() == title);

@@ -5,20 +5,20 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parkade_conformance::backend::{AnyBackend, Cuda, Needs};
 use parkade_conformance::checks;
 use parkade_conformance::checks::laws_any_policy::{self, Share};
 use parkade_conformance::scenarios::everything;
-use parkade_conformance::suite::{self, Effort, Entry, Group, Progress, Reference, Row, Status, Summary};
+use parkade_conformance::suite::{self, Again, Effort, Entry, Group, PROGRAM, Progress, Reference, Row, Status, Summary};
 use parkade_research::policies::policies;
 
 use crate::terminal::answer::Answer;
@@ -32,7 +32,7 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 ///
 /// On the simulated device (the default) this needs no GPU. On a real one, some entries fill the device's memory and release it
 /// again; nothing else should use the device during the run. A broken law is shown with the shortest sequence found that breaks
-/// it, as a script for `parkade ops`.
+/// it, as a script: `parkade conform --script` checks the same sequence again, and `parkade ops` shows what the allocator does.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade conform
@@ -40,6 +40,8 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
   parkade conform --cases 20000 --seed 7
   parkade conform --policy bfc
   parkade conform --policy compaction
+  parkade conform --script failure.txt
+  parkade conform --script failure.txt --policy best-fit-remap
   parkade conform --backend cuda --device 1 --report conformance.md
   parkade conform --json > conformance.jsonl
 
@@ -58,6 +60,10 @@ pub(crate) struct Args {
     /// every sequence [default: everything, with a tenth of the sequences for each policy]. parkade sweep --list lists them.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
+    /// Run only the failing sequence in this file: the script of a failure, as the suite prints it; `-` reads standard input. With
+    /// --policy, the same sequence under that policy.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "cases", "list"])]
+    script: Option<PathBuf>,
     /// Random sequences for each law and event timing [default: 1200 simulated, 60 on a real device].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cases: Option<u32>,
@@ -161,7 +167,35 @@ impl Command for Args {
     }
 }
 
+/// The entry of a failure's script, and the sequence to run in it.
+fn again(backend: &AnyBackend, args: &Args, script: &Path) -> Result<(Vec<Entry>, Effort)> {
+    let read = if script.as_os_str() == "-" { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(script) };
+    let name = script.display();
+    let text = read.with_context(|| format!("cannot read {name}"))?;
+    let Again { title, effort } = Again::read(&text).map_err(|why| anyhow!("{name}: {why}; is it the script of a failure?"))?;
+    let of_policy = title.strip_prefix("law/policy/").and_then(|rest| rest.rsplit_once('/'));
+    let title = match (args.policy.as_deref(), of_policy) {
+        (None, _) => title,
+        (Some("all"), _) => bail!("--script runs one sequence under one policy: name the policy"),
+        (Some(other), of_policy) => {
+            format!("law/policy/{}/{}", policy(other)?.name, of_policy.map_or("seeded", |(_, what)| what))
+        }
+    };
+    // A policy with parameters is not in the catalogue.
+    let given = title.strip_prefix("law/policy/").and_then(|rest| rest.rsplit_once('/')).and_then(|(name, _)| policy(name).ok());
+    let of_policy = given.map_or_else(Vec::new, |given| laws_any_policy::entries(backend, Some(&given), Share::Whole));
+    let mut all = of_policy.into_iter().chain(everything(backend, own_path().as_deref()));
+    match all.find(|entry| entry.title() == title) {
+        Some(entry) => Ok((vec![entry], effort)),
+        None => bail!("{name}: there is no entry {title}: `parkade conform --list` names them"),
+    }
+}
+
 fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Result<Found> {
+    if let Some(script) = &args.script {
+        let (entries, effort) = again(backend, args, script)?;
+        return run_entries(backend, &entries, args, effort);
+    }
     let mut entries = match args.policy.as_deref() {
         None => everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
         Some("all") => {
@@ -179,15 +213,18 @@ fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Res
     if args.list {
         return Ok(Found::List(entries.iter().map(|entry| (entry.title(), entry.says)).collect()));
     }
+    run_entries(backend, &entries, args, Effort::new(args.cases.unwrap_or(cases), args.seed))
+}
+
+fn run_entries(backend: &AnyBackend, entries: &[Entry], args: &Args, effort: Effort) -> Result<Found> {
     // Before minutes are spent. An earlier report stays until the new one is complete.
     let outputs = Wanted::new(args.force.force, args.form()).writes("--report", args.report.as_ref()).check()?;
-    let effort = Effort::new(args.cases.unwrap_or(cases), args.seed);
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| hangs_after(&effort));
     let watch = Watch::new(entries.len(), args.json.json, hangs_after);
     let reference =
         (!backend.is_simulated()).then(|| Reference::new(AnyBackend::simulated(), everything(&AnyBackend::simulated(), None)));
-    let rows = suite::run(backend, &entries, reference.as_ref(), &effort, &watch);
+    let rows = suite::run(backend, entries, reference.as_ref(), &effort, &watch);
     watch.finish();
     let run = Run { facts: backend.describe(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
     if let Some(target) = &args.report {
@@ -323,12 +360,16 @@ fn add_failure(out: &mut String, row: &Row) {
         let _ = writeln!(out, "  {}", output::one_line(line));
     }
     let Some(script) = &row.script else { return };
-    let _ = writeln!(out, "  the shortest sequence found (for `parkade ops`, unless it concerns a policy):");
-    for line in script.lines().take(SCRIPT_LINES) {
-        let _ = writeln!(out, "    {}", output::one_line(line));
-    }
-    if script.lines().count() > SCRIPT_LINES {
-        let _ = writeln!(out, "    # ... {} lines in all (--json or --report has them)", script.lines().count());
+    let _ = writeln!(out, "  the shortest sequence found (`parkade conform --script FILE` runs it again):");
+    let lines = script.lines().count();
+    for (number, line) in script.lines().enumerate() {
+        if number == SCRIPT_LINES {
+            let _ = writeln!(out, "    # ... {lines} lines in all (--json or --report has them)");
+        }
+        // The program is what runs again, so it is never cut.
+        if number < SCRIPT_LINES || line.starts_with(PROGRAM) {
+            let _ = writeln!(out, "    {}", output::one_line(line));
+        }
     }
 }
 
@@ -407,7 +448,7 @@ fn write_group(out: &mut String, group: Group, rows: &[&Row]) {
     out.push('\n');
     for row in rows.iter().filter(|row| row.script.is_some()) {
         let script = row.script.as_deref().unwrap_or("");
-        let _ = writeln!(out, "`{}` fails with this script for `parkade ops`:\n\n```\n{script}```\n", row.name);
+        let _ = writeln!(out, "`{}` fails with this script for `parkade conform --script`:\n\n```\n{script}```\n", row.name);
     }
 }
 
@@ -454,7 +495,7 @@ view! {
         measured: &'a str = &row.evidence.measured,
         /// The output of a scenario, line by line.
         text: &'a str = &row.evidence.text,
-        /// The shortest sequence found that breaks a law, for `parkade ops`.
+        /// The shortest sequence found that breaks a law, for `parkade conform --script` and `parkade ops`.
         script: Option<&'a str> = row.script.as_deref(),
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
 
-use crate::terminal::args::Profile;
+use crate::terminal::args::{Profile, policy};
 use crate::terminal::runner::Command;
 use crate::terminal::{output, size};
 
@@ -23,7 +23,8 @@ const LONGEST_LINE: u64 = 1 << 20;
 #[command(after_help = "Examples:
   parkade ops script.txt --capacity 1GiB
   printf 'alloc a 1000\\nfree a\\nsnapshot\\n' | parkade ops - --settings max_split_size_mb:64
-  parkade ops script.txt --addresses down > answers.jsonl")]
+  parkade ops script.txt --addresses down > answers.jsonl
+  parkade ops script.txt --policy best-fit-remap --capacity 200MiB")]
 pub(crate) struct Args {
     /// The script; `-` reads standard input.
     script: PathBuf,
@@ -36,6 +37,10 @@ pub(crate) struct Args {
     /// Where new segments go: each above or below the previous one.
     #[arg(long, value_enum, default_value_t)]
     addresses: AddressOrder,
+    /// Let a parkade policy decide in place of PyTorch's allocator; it has no settings, so conf fails. parkade sweep --list lists
+    /// all; PyTorch's own under settings is 'pytorch:settings=[max_split_size_mb:64]'.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["settings", "profile"])]
+    policy: Option<String>,
     /// The PyTorch version whose allocator decides.
     #[arg(long, value_name = "RELEASE", default_value_t)]
     profile: Profile,
@@ -67,7 +72,9 @@ fn run(args: &Args) -> Result<()> {
     };
     let profile = args.profile.rules();
     let options = OpsOptions { settings: args.settings.clone(), capacity_bytes: args.capacity, addresses, profile };
-    let mut runner = match OpsRunner::new(&options) {
+    let policy = args.policy.as_deref().map(policy).transpose()?;
+    let mut runner = match policy.map_or_else(|| OpsRunner::new(&options), |policy| Ok(OpsRunner::under(&options, policy.make())))
+    {
         Ok(runner) => runner,
         Err(error) => bail!(
             "the settings {:?} are refused: {}",

@@ -12,6 +12,7 @@ use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
 
+use crate::commands::simulated::packing::not_converged;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{Force, Print, RecordedLimit};
 use crate::terminal::json_struct::{all, one_of, sections, view};
@@ -65,6 +66,8 @@ pub(crate) struct Packed {
     listed: CsvFile,
     instance: Instance,
     found: Found,
+    /// The steps that the packer was given.
+    budget: u64,
     seconds: f64,
     /// Whether live memory before the first entry counts as requested before it.
     has_lost_beginning: bool,
@@ -135,6 +138,7 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
                 listed,
                 instance,
                 found,
+                budget: effort.steps,
                 seconds,
                 has_lost_beginning: false,
                 refused: None,
@@ -199,7 +203,7 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
         let (instance, found, seconds) = recording::of_device(solved, number, devices)?;
         let (device, has_lost_beginning) = (Some(device.device), requests.lost_beginning.is_some());
         let (refused, made_by) = (Some(refused), Some(made_by.clone()));
-        Ok(Packed { device, listed, instance, found, seconds, has_lost_beginning, refused, made_by })
+        Ok(Packed { device, listed, instance, found, budget: effort.steps, seconds, has_lost_beginning, refused, made_by })
     });
     each.collect()
 }
@@ -230,7 +234,7 @@ fn answer(file: &Path, packed: &[Packed]) -> Answer {
         let (verdict, mark) = if one.is_best() {
             ("no packing needs less".to_owned(), Mark::Good)
         } else {
-            (format!("no packing needs less than {}", show_bytes(found.bound)), Mark::Plain)
+            (not_converged(found, one.budget, "--budget"), Mark::Plain)
         };
         let mut table = Table::bare(2).with_left([0, 2]);
         table.row(["load".to_owned(), show_bytes(one.instance.load()), "the most live bytes at once".to_owned()]);
@@ -313,7 +317,8 @@ view! {
         packing_bytes: u64 = packed.found.packing.height,
         /// The memory of the packing over the load.
         ratio: f64 = packed.ratio(),
-        /// Whether it is proven that no packing needs less memory.
+        /// Whether it is proven that no packing needs less memory. If not, the result is not converged: the search ran out of
+        /// steps.
         is_best: bool = packed.is_best(),
         /// The number of steps of work.
         steps: u64 = packed.found.steps,

@@ -30,7 +30,7 @@ const MERGE_TO_OTHER: &[&str] = &["merge", "ROWS", "-o", "OTHER"];
 const CONFORM: &[&str] = &["conform", "--filter", "contract/events", "--cases", "1"];
 
 /// All of them except `parkade man -o`, which writes a folder.
-pub(crate) const WRITERS: [Writer; 12] = [
+pub(crate) const WRITERS: [Writer; 13] = [
     made(EXPORT, "output"),
     made(REPORT, "output"),
     made(REPORT, "svg"),
@@ -40,6 +40,7 @@ pub(crate) const WRITERS: [Writer; 12] = [
     Writer { line: SWEEP, option: "output", is_continued: true },
     made(SWEEP, "csv"),
     made(SWEEP, "html"),
+    made(SWEEP, "series"),
     made(MERGE, "output"),
     made(MERGE_TO_OTHER, "csv"),
     made(MERGE_TO_OTHER, "html"),
@@ -49,8 +50,9 @@ pub(crate) const WRITERS: [Writer; 12] = [
 pub(crate) const WITHOUT_INPUT: [Writer; 1] = [made(CONFORM, "report")];
 
 /// Path arguments to which nothing or a folder is written: (command, argument).
-pub(crate) const OTHER_PATHS: [(&str, &str); 14] = [
+pub(crate) const OTHER_PATHS: [(&str, &str); 15] = [
     ("advise", "files"),
+    ("conform", "script"),
     ("diagnose", "files"),
     ("diff", "a"),
     ("diff", "b"),

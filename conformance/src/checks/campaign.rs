@@ -142,6 +142,7 @@ impl Subject {
         };
         let cast = Cast {
             policy,
+            name: self.name.clone(),
             choices,
             is_watched: is_careful && !self.has_reference,
             has_reference: self.has_reference,

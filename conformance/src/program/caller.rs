@@ -53,7 +53,12 @@ impl Caller {
     ///
     /// # Errors
     /// If such a device is not available.
-    pub(super) fn new(backend: &AnyBackend, setup: &Setup, policy: Tested, is_watched: bool) -> Result<Caller, Unable> {
+    pub(super) fn new(
+        backend: &AnyBackend,
+        setup: &Setup,
+        (policy, name): (Tested, &str),
+        is_watched: bool,
+    ) -> Result<Caller, Unable> {
         let Setup { timing, places, free_waits, capacity, .. } = *setup;
         let needs = Needs { capacity: Some(Bytes(capacity)), simulation: Simulation { timing, places, free_waits } };
         let device = backend.open(&needs)?;
@@ -64,7 +69,7 @@ impl Caller {
         let device = if matches!(policy, Tested::Other(_)) { device.claiming(Bytes(capacity)) } else { device };
         let _ = device.list_calls();
         let policy = Watched::new(policy, is_watched);
-        let script = Script::new(setup, &policy);
+        let script = Script::new(setup, &policy, name);
         let mut core = Allocator::new(device.clone(), policy, Vec::new());
         let callbacks = if setup.has_callbacks { Callbacks::register(&mut core) } else { Callbacks::default() };
         let (held, freed, gone, checkpoints, calls) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::DeviceBackend;
-use parkade::policy::PyTorch;
+use parkade::policy::{Policy, PyTorch, Wrapper};
 use parkade::profile::{HandleTypes, Profile};
 use parkade::settings::{Settings, SettingsError};
 use parkade::trace::TraceRing;
@@ -133,8 +133,44 @@ pub struct OpsOptions {
     pub profile: &'static Profile,
 }
 
+/// The rules that decide.
+enum Rules {
+    /// PyTorch's rules, whose settings a script may change.
+    PyTorch(PyTorch),
+    /// The rules of a different policy.
+    Other(Box<dyn Policy + Send>),
+}
+
+impl Rules {
+    /// Returns the settings that a snapshot states; those of other rules are empty.
+    fn settings(&self) -> Settings {
+        match self {
+            Rules::PyTorch(pytorch) => pytorch.settings.clone(),
+            Rules::Other(_) => Settings::default(),
+        }
+    }
+}
+
+impl Wrapper for Rules {
+    type Inner = dyn Policy + Send;
+
+    fn inner(&self) -> &Self::Inner {
+        match self {
+            Rules::PyTorch(pytorch) => pytorch,
+            Rules::Other(policy) => &**policy,
+        }
+    }
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        match self {
+            Rules::PyTorch(pytorch) => pytorch,
+            Rules::Other(policy) => &mut **policy,
+        }
+    }
+}
+
 /// The core on the simulated device, as scripts use it.
-type Core = Allocator<SimDevice, PyTorch, Watcher>;
+type Core = Allocator<SimDevice, Rules, Watcher>;
 
 /// The fields that an operation adds to its answer, or the exception that the harness would have caught.
 type Answer = Result<String, Failure>;
@@ -162,11 +198,22 @@ struct Session {
 }
 
 impl Session {
-    /// Creates a session on a fresh device.
+    /// Creates a session on a fresh device, with PyTorch's rules.
     pub(super) fn new(options: &OpsOptions) -> Result<Session, SettingsError> {
         let profile = options.profile;
         let settings = Settings::from_environment_as(&profile.dialect, &options.settings)?;
         let fraction = settings.per_process_memory_fraction;
+        let mut session = Session::under(options, Rules::PyTorch(PyTorch::of(profile, settings)));
+        if fraction < 1.0 {
+            // Cannot fail: the parser refuses anything outside 0 to 1.
+            let _ = session.allocator.set_memory_fraction(fraction);
+        }
+        Ok(session)
+    }
+
+    /// Creates a session on a fresh device.
+    fn under(options: &OpsOptions, rules: Rules) -> Session {
+        let profile = options.profile;
         let device = SimOptions::fake_driver(Bytes(options.capacity_bytes))
             .probes_fabric(profile.handle_types == HandleTypes::Tried)
             .most_handles(MOST_HANDLES);
@@ -174,15 +221,11 @@ impl Session {
             Addresses::Up => device.address_model(Ascending::new()),
             Addresses::Down => device.address_model(Descending::new()),
         });
-        let mut allocator = Allocator::new(device, PyTorch::of(profile, settings), Watcher::default());
-        if fraction < 1.0 {
-            // Cannot fail: the parser refuses anything outside 0 to 1.
-            let _ = allocator.set_memory_fraction(fraction);
-        }
+        let mut allocator = Allocator::new(device, rules, Watcher::default());
         let names = SharedNames::default();
         allocator.register_free_memory_callback(Box::new(free_on_miss(names.clone())));
         allocator.device_mut().set_log_level(LogLevel::Memory);
-        Ok(Session {
+        Session {
             allocator,
             profile,
             names,
@@ -192,7 +235,7 @@ impl Session {
             calls_with_null: Vec::new(),
             caching: true,
             current_stream: StreamId::DEFAULT,
-        })
+        }
     }
 }
 
@@ -527,7 +570,13 @@ impl Session {
             }
             "reset_peak" => self.allocator.reset_peak_stats(),
             "reset_accumulated" => self.allocator.reset_accumulated_stats(),
-            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.dialect, line.tail())?,
+            "conf" => match self.allocator.policy_mut() {
+                Rules::PyTorch(pytorch) => pytorch.settings.apply_as(&self.profile.dialect, line.tail())?,
+                Rules::Other(policy) => {
+                    let name = Policy::name(&**policy);
+                    return Err(Failure::std(format!("conf changes PyTorch's settings, which the policy {name} does not have")));
+                }
+            },
             _ => self.caching = line.word(1)? == "1",
         }
         Ok(String::new())
@@ -634,8 +683,8 @@ impl Session {
             PoolId::DEFAULT => self.allocator.snapshot(),
             pool => self.allocator.snapshot_pool(pool),
         };
-        let settings = &self.allocator.policy().settings;
-        Ok(format!(",\"snapshot\":{}", text::snapshot(self.allocator.device(), &segments, settings, traces, self.profile)))
+        let settings = self.allocator.policy().settings();
+        Ok(format!(",\"snapshot\":{}", text::snapshot(self.allocator.device(), &segments, &settings, traces, self.profile)))
     }
 }
 
@@ -656,6 +705,14 @@ impl OpsRunner {
     pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
         let asks_for_handle_types = options.profile.handle_types == HandleTypes::Asked;
         Ok(OpsRunner { session: Session::new(options)?, count: 0, asks_for_handle_types })
+    }
+
+    /// Creates a runner on a fresh device that a different policy decides on. The settings of the options have no effect; messages
+    /// are those of the options' release.
+    #[must_use]
+    pub fn under(options: &OpsOptions, policy: Box<dyn Policy + Send>) -> OpsRunner {
+        let asks_for_handle_types = options.profile.handle_types == HandleTypes::Asked;
+        OpsRunner { session: Session::under(options, Rules::Other(policy)), count: 0, asks_for_handle_types }
     }
 
     /// Runs one line of the script. Returns its answer, a JSON object, or `None` for a line without an operation.

@@ -454,7 +454,9 @@ const ABOUT_BOUNDS: &str = "Like LOAD, LOAD with pools is a lower bound: until a
                             bounds but results: the memory that an ideal allocator needs if it remaps 2 MiB pages at will, \
                             and the best packing found when every lifetime is known in advance and nothing is moved. An \
                             allocator that learns of requests one by one \
-                            may need less memory than either. Both ignore private pools, so they may lie below LOAD with pools.";
+                            may need less memory than either. Both ignore private pools, so they may lie below LOAD with pools. \
+                            A result with * is not converged: the search ran out of steps (--bounds) before it was proven that \
+                            nothing needs less.";
 
 /// The smallest memory of each workload, beside the values that it is compared with.
 fn memory_of_cells(finished: &Finished) -> Grid {
@@ -473,7 +475,11 @@ fn memory_of_cells(finished: &Finished) -> Grid {
         grid.header
             .extend([("ideal remapper", "remapped"), ("offline packer", "packed")].map(|(name, short)| Head::named(name, short)));
         for (row, beside) in grid.rows.iter_mut().zip(&finished.beside) {
-            row.extend([show(beside.map(|beside| beside.page_ideal)), show(beside.map(|beside| beside.packing))]);
+            let marked = |cell: String, is_converged: Option<bool>| if is_converged == Some(false) { cell + "*" } else { cell };
+            row.extend([
+                marked(show(beside.map(|beside| beside.page_ideal)), beside.map(|beside| beside.is_page_ideal_converged)),
+                marked(show(beside.map(|beside| beside.packing)), beside.map(|beside| beside.is_packing_converged)),
+            ]);
         }
     }
     grid
@@ -578,15 +584,23 @@ fn beside(finished: &Finished) -> Vec<Vec<String>> {
     let ideal = |which: fn(&BoundRatios) -> Level| {
         finished.beside.iter().map(|beside| beside.as_ref().map(|beside| which(beside).mean)).collect()
     };
-    let mut rows = vec![("(LOAD with pools, a lower bound)", pools)];
+    let mut rows = vec![("(LOAD with pools, a lower bound)".to_owned(), pools)];
     if !finished.beside.is_empty() {
-        rows.push(("(ideal remapper)", ideal(|beside| beside.page_ideal)));
-        rows.push(("(offline packer)", ideal(|beside| beside.packing)));
+        let name = |name: &str, is_converged: fn(&BoundRatios) -> bool| {
+            let open = finished.beside.iter().flatten().filter(|beside| !is_converged(beside)).count();
+            if open == 0 {
+                format!("({name})")
+            } else {
+                format!("({name}, not converged in {})", output::count(open as u64, "workload"))
+            }
+        };
+        rows.push((name("ideal remapper", |beside| beside.is_page_ideal_converged), ideal(|beside| beside.page_ideal)));
+        rows.push((name("offline packer", |beside| beside.is_packing_converged), ideal(|beside| beside.packing)));
     }
     rows.into_iter()
-        .map(|(name, ratios): (&str, Vec<Option<f64>>)| {
+        .map(|(name, ratios): (String, Vec<Option<f64>>)| {
             let without = finished.summary.outlier.map(|outlier| Without::of(&ratios, outlier));
-            mean_cells(name, Level::over_workloads(&ratios), without)
+            mean_cells(&name, Level::over_workloads(&ratios), without)
         })
         .collect()
 }

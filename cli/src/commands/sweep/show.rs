@@ -284,8 +284,13 @@ view! {
         load_with_pools_over_load: Option<Mean> = pools.map(Mean::of),
         /// Not a bound: the memory that an ideal allocator needs if it remaps pages of 2 MiB at will.
         page_ideal_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.page_ideal)),
+        /// Whether it is proven that this ideal allocator needs no less; if not, the packing of its small buffers ran out of steps
+        /// (`--bounds`), or pages cannot be shared so well.
+        page_ideal_converged: Option<bool> = beside.map(|beside| beside.is_page_ideal_converged),
         /// Not a bound: the best offline packing found.
         packing_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.packing)),
+        /// Whether it is proven that no packing needs less; if not, the search ran out of steps (`--bounds`).
+        packing_converged: Option<bool> = beside.map(|beside| beside.is_packing_converged),
     }
 }
 

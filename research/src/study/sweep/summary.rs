@@ -516,6 +516,10 @@ pub struct BoundRatios {
     pub page_ideal: Level,
     /// The best packing that the offline packer found, with every lifetime known in advance and nothing moved.
     pub packing: Level,
+    /// Whether it is proven, for every seed, that this kind of ideal allocator needs no less.
+    pub is_page_ideal_converged: bool,
+    /// Whether it is proven, for every seed, that no packing needs less. If not, the packer ran out of steps.
+    pub is_packing_converged: bool,
 }
 
 /// Computes these results for all workloads of a plan, in its order. `sources` are the plan's sources; the packer may take
@@ -536,22 +540,35 @@ pub fn bound_ratios(
         .flat_map(|(place, workload)| (1..=workload.seeds).map(move |seed| (place, seed)))
         .filter(|&(place, _)| place < sources.len())
         .collect();
-    let ratios: Vec<(usize, [f64; 2])> = pool.install(|| {
+    let ratios: Vec<(usize, [f64; 2], [bool; 2])> = pool.install(|| {
         seeded
             .into_par_iter()
             .map(|(place, seed)| {
                 let bounds = Bounds::of(&(sources[place].make)(seed), &Effort { steps, ..Effort::default() })?;
                 let load = bounds.load_512_bytes.max(1) as f64;
                 let over = |bytes: u64| bytes as f64 / load;
-                Ok((place, [over(bounds.pages.reached_bytes), over(bounds.packing.packing.height)]))
+                let (pages, found) = (bounds.pages, &bounds.packing);
+                let are_converged = [pages.reached_bytes <= pages.own_pages_bytes, found.packing.height <= found.bound];
+                Ok((place, [over(pages.reached_bytes), over(found.packing.height)], are_converged))
             })
             .collect::<Result<_, BoundsError>>()
     })?;
     let of = |wanted: usize, which: usize| -> Option<Level> {
-        let values: Vec<f64> = ratios.iter().filter(|(place, _)| *place == wanted).map(|(_, ratios)| ratios[which]).collect();
+        let values: Vec<f64> = ratios.iter().filter(|(place, ..)| *place == wanted).map(|(_, ratios, _)| ratios[which]).collect();
         over_all(&values)
     };
-    Ok((0..plan.workloads.len()).map(|place| Some(BoundRatios { page_ideal: of(place, 0)?, packing: of(place, 1)? })).collect())
+    let is_converged = |wanted: usize, which: usize| {
+        ratios.iter().filter(|(place, ..)| *place == wanted).all(|(_, _, converged)| converged[which])
+    };
+    let of_workload = |place| {
+        Some(BoundRatios {
+            page_ideal: of(place, 0)?,
+            packing: of(place, 1)?,
+            is_page_ideal_converged: is_converged(place, 0),
+            is_packing_converged: is_converged(place, 1),
+        })
+    };
+    Ok((0..plan.workloads.len()).map(of_workload).collect())
 }
 
 #[cfg(test)]
