@@ -113,9 +113,20 @@ fn recordings() {
     );
     check("stats", &[&["stats", "--json", &limited, "--steps"], &["stats", "--json", &limited, "--entry", "5"]]);
     check("report", &[&["report", "--json", &limited, "--limit", "6GiB"]]);
+    let policy = ["--policy", "bfc", "--bounds", "100000"];
+    check(
+        "stats --policy",
+        &[
+            &[&["stats", "--json", &limited, "--steps"], &policy[..]].concat(),
+            &[&["stats", "--json", "-w", "mlp"], &policy[..]].concat(),
+        ],
+    );
+    check("stats --lifetimes", &[&["stats", "--json", &limited, "--lifetimes"]]);
+    check("report --policy", &[&[&["report", "--json", &limited], &policy[..]].concat()]);
     check("pack", &[&["pack", "--json", &out_of_memory, "--budget", "1000"]]);
     let output = format!("{}/exported.pickle", folder.path());
     check("export", &[&["export", "--json", &limited, "-o", &output]]);
+    check("export --policy", &[&["export", "--json", &limited, "--policy", "bfc", "-o", &output, "--force"]]);
     let only = ["--settings", "expandable_segments:True", "--only"];
     check(
         "advise",

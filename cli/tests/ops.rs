@@ -159,3 +159,22 @@ fn an_absurd_request_for_expandable_memory_is_out_of_memory() {
     assert_eq!(lines[0]["err"], "oom");
     assert_eq!(lines[1]["ok"], 1);
 }
+
+#[test]
+fn a_policy_decides_in_the_place_of_pytorch() {
+    let script = b"alloc a 3000000\nalloc b 3000000\nfree a\nconf max_split_size_mb:64\nsnapshot\n";
+    let (pytorch, bfc) = (answers(script, &[]), answers(script, &["--policy", "bfc"]));
+    let taken = |answers: &[serde_json::Value]| answers[0]["drv"].as_array().expect("calls").last().expect("a call")[2].clone();
+    assert_eq!((taken(&pytorch), pytorch[3]["ok"].as_u64()), (20_971_520.into(), Some(1)));
+    assert_ne!(taken(&bfc), taken(&pytorch), "{}", bfc[0]);
+    assert!(bfc[3]["msg"].as_str().is_some_and(|why| why.contains("which the policy bfc does not have")), "{}", bfc[3]);
+    assert_eq!((&bfc[2]["ok"], &bfc[4]["ok"]), (&1.into(), &1.into()));
+    let same = |settings: &str, policy: &str| {
+        let script = b"alloc a 30000000\nfree a\nalloc b 3000000\nsnapshot\n";
+        assert_eq!(answers(script, &["--settings", settings])[0]["ptr"], answers(script, &["--policy", policy])[0]["ptr"]);
+    };
+    same("max_split_size_mb:20", "pytorch:settings=[max_split_size_mb:20]");
+    let run = call_with(&["ops", "-", "--policy", "bfc", "--settings", "max_split_size_mb:64"], b"");
+    assert!(run.code == 2 && run.err.contains("--settings"), "{}", run.err);
+    refused(&call_with(&["ops", "-", "--policy", "bfx"], b""), "there is no policy \"bfx\"");
+}

@@ -408,7 +408,8 @@ view! {
 }
 
 sections! {
-    "export": Object<'_>, simulated::SimulatedObject<'_>;
+    "export": Object<'_>;
+    "export --policy": simulated::SimulatedObject<'_>;
 }
 
 view! {

@@ -40,7 +40,8 @@ pub(crate) struct Shown {
 }
 
 sections! {
-    "report": json::Object, simulated::SimulatedObject<'_>;
+    "report": json::Object;
+    "report --policy": simulated::SimulatedObject<'_>;
 }
 
 impl Command for Args {

@@ -4,6 +4,9 @@
 //! recording, as PyTorch's memory history would contain it; `packing` compares a policy's need with the best packing and names
 //! the blocks that are in the way.
 
+// The commands that are left without the feature use a part of these modules.
+#![cfg_attr(not(feature = "native"), allow(dead_code, reason = "export and stats use the rest"))]
+
 pub(crate) mod packing;
 pub(crate) mod program;
 pub(crate) mod run;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use parkade::units::PoolId;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::ending::Ending;
@@ -126,7 +126,7 @@ impl Programs {
             return Programs::of_file(path, asked);
         }
         if let Some(device) = asked.device {
-            bail!("--device {device} chooses a device of a recording, and this program has only one: leave it out");
+            anyhow::bail!("--device {device} chooses a device of a recording, and this program has only one: leave it out");
         }
         let workload = plan::only_workload(item)?;
         let all = vec![Program { device: 0, workload, steps_end: None, recorded: None }];

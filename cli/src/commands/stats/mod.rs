@@ -659,7 +659,9 @@ view! {
 }
 
 sections! {
-    "stats": Object<'_>, simulated::SimulatedObject<'_>, lifetimes::Object;
+    "stats": Object<'_>;
+    "stats --policy": simulated::SimulatedObject<'_>;
+    "stats --lifetimes": lifetimes::Object;
 }
 
 view! {

@@ -15,7 +15,7 @@ use parkade_research::study::sweep::{
 use super::rows::Finished;
 use super::usable::Usable;
 use crate::terminal::answer::Answer;
-use crate::terminal::markup::escape;
+use crate::terminal::markup::{escape, grouped};
 use crate::terminal::table::Table;
 use crate::terminal::{output, size};
 
@@ -262,6 +262,7 @@ pub(super) fn all(finished: &Finished) -> Vec<Grid> {
     grids.extend(places.iter().map(|&place| driver_of_cells(finished, place)));
     grids.extend(places.iter().map(|&place| courses_of_cells(finished, place)));
     grids.extend(places.iter().map(|&place| waiting_of_cells(finished, place)));
+    grids.extend(excess_of_cells(finished));
     grids.extend(over_seeds(finished));
     grids.extend([memory(finished), driver(finished), course(finished)]);
     grids.extend(ablations(finished));
@@ -483,6 +484,24 @@ fn memory_of_cells(finished: &Finished) -> Grid {
         }
     }
     grid
+}
+
+/// Where each policy first needs more than the offline packing; `None` without packings.
+fn excess_of_cells(finished: &Finished) -> Option<Grid> {
+    if finished.excesses.is_empty() {
+        return None;
+    }
+    let note = "The first event, with the first seed, at which a policy cannot serve a request in the memory of the offline packing, \
+                and the requested bytes; - if it serves all. parkade stats --policy lists the live blocks that are in the way there.";
+    let mut grid = by_workload(finished, "First request beyond the packing".to_owned(), note.to_owned(), &|_| none());
+    for (workload, row) in grid.rows.iter_mut().enumerate() {
+        for (cell, of_policy) in row.iter_mut().skip(1).zip(&finished.excesses) {
+            if let Some(Some(excess)) = of_policy.get(workload).filter(|_| *cell != FAULT) {
+                *cell = format!("{}: {}", grouped(excess.event as u64), size::show_bytes(excess.requested_bytes));
+            }
+        }
+    }
+    Some(grid)
 }
 
 /// The policies against the baseline over the seeds of each workload; `None` if no workload has several seeds.

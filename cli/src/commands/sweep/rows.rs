@@ -15,6 +15,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail};
 use parkade_policies::{Named, base};
 use parkade_research::policies::policies;
+use parkade_research::study::Excess;
 use parkade_research::study::sweep::{
     Ablations, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Source, Summary, build_of,
     needs_by_construction, takes_a_share_at_first,
@@ -340,6 +341,8 @@ pub struct Finished {
     pub(crate) policies: Vec<Named>,
     /// The need of ideal allocators for the plan's workloads, or empty.
     pub(crate) beside: Vec<Option<BoundRatios>>,
+    /// The first request that a policy cannot serve in the memory of the packing, by policy and workload, or empty.
+    pub(crate) excesses: Vec<Vec<Option<Excess>>>,
     /// Whether the page draws the holes over the course of a run.
     pub(crate) draws_holes: bool,
     /// The jobs that several builds did.
@@ -367,7 +370,7 @@ impl Finished {
         let equal_buffers = known.iter().map(|policy| policy.as_ref().and_then(needs_by_construction)).collect();
         let mut summary = Summary::of(&plan, &rows, baseline);
         leave_artefacts_out(&plan, &takes_a_share, &mut summary);
-        let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
+        let (sources, policies, beside, excesses) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let ablations = Ablations::of(&plan, &rows, &summary);
         Finished {
             plan,
@@ -375,6 +378,7 @@ impl Finished {
             sources,
             policies,
             beside,
+            excesses,
             draws_holes: false,
             overlap,
             summary,

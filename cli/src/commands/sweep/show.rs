@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade_research::policies::policies;
+use parkade_research::study::Excess;
 use parkade_research::study::sweep::{
     AblatedValue, Ablation, BoundRatios, Capacity, Cell, Comparison, Course, CourseOfAll, Level, Plan, PlannedWorkload,
     PolicySummary, Row, SeedComparison, Share, Without,
 };
 
+use super::excess::FirstExcess;
 use super::grids::{self, Grid};
 use super::html;
 use super::rows::{self, Finished, OfOverlap, Overlap};
@@ -229,8 +231,11 @@ view! {
         outlier: Option<&'a str> = finished.summary.outlier.map(|place| finished.plan.workloads[place].name.as_str()),
         /// Each policy.
         policies: Vec<Policy<'a>> = all(
-            finished.summary.policies.iter().zip(&finished.summary.cells).zip(&finished.equal_buffers),
-            |((policy, cells), equal_buffers)| Policy::of(&finished.plan, policy, cells, *equal_buffers),
+            finished.summary.policies.iter().zip(&finished.summary.cells).zip(&finished.equal_buffers).enumerate(),
+            |(place, ((policy, cells), equal_buffers))| {
+                let excesses = finished.excesses.get(place).map_or(&[][..], Vec::as_slice);
+                Policy::of(&finished.plan, policy, (cells, excesses), *equal_buffers)
+            },
         ),
         /// Each parameter of a policy whose values the sweep varies, while all combinations of the others stay the same.
         parameters: Vec<Parameter<'a>> = all(&finished.ablations.all, Parameter::of),
@@ -295,7 +300,7 @@ view! {
 }
 
 view! {
-    struct Policy<'a>(plan: &'a Plan, policy: &'a PolicySummary, cells: &[Cell], equal_buffers: Option<f64>) {
+    struct Policy<'a>(plan: &'a Plan, policy: &'a PolicySummary, by_workload: (&[Cell], &[Option<Excess>]), equal_buffers: Option<f64>) {
         /// The policy's name.
         policy: &'a str = &policy.name,
         /// How PyTorch can use it, as in `sweep --list`.
@@ -321,8 +326,9 @@ view! {
         /// The driver's work over the run in each capacity, over the workloads that fit.
         driver: BTreeMap<String, Driver> = by_capacity(plan, policy.courses.iter().map(Driver::of)),
         /// Each workload.
-        workloads: Vec<Workload<'a>> =
-            all(plan.workloads.iter().zip(cells), |(workload, cell)| Workload::of(plan, &workload.name, cell)),
+        workloads: Vec<Workload<'a>> = all(plan.workloads.iter().zip(by_workload.0).enumerate(), |(place, (workload, cell))| {
+            Workload::of(plan, &workload.name, cell, by_workload.1.get(place).and_then(Option::as_ref))
+        }),
     }
 }
 
@@ -399,7 +405,7 @@ view! {
 }
 
 view! {
-    struct Workload<'a>(plan: &Plan, workload: &'a str, cell: &Cell) {
+    struct Workload<'a>(plan: &Plan, workload: &'a str, cell: &Cell, excess: Option<&Excess>) {
         /// The workload's name.
         workload: &'a str = workload,
         /// The smallest memory over LOAD.
@@ -415,6 +421,9 @@ view! {
         /// The driver's work over the run in each capacity; null if the workload does not fit.
         driver: BTreeMap<String, Option<OwnDriver>> =
             by_capacity(plan, cell.courses.iter().map(|course| course.as_ref().map(OwnDriver::of))),
+        /// The first request, with the first seed, that the policy cannot serve in the memory of the offline packing; null if it
+        /// serves all, or without a packing.
+        first_excess: Option<FirstExcess> = excess.map(FirstExcess::of),
     }
 }
 

@@ -287,13 +287,32 @@ mod tests {
     use super::drawn;
     use super::drawn::Wrong;
     use super::programs::{captures, every_rung, stitching};
-    use super::{Setup, Subject};
+    use super::{Setup, Share, Subject, entries_of};
     use crate::backend::{AnyBackend, EventTiming};
     use crate::program::draw::careful;
     use crate::program::search::{Failure, Stopped, search};
     use crate::program::step::Step;
     use crate::program::watched::Reached;
-    use crate::suite::Effort;
+    use crate::suite::{self, Again, Effort, Row, Silent, Status};
+
+    #[test]
+    fn a_failure_runs_again_from_its_script() {
+        let backend = AnyBackend::simulated();
+        // Its answers are invalid.
+        let subject = Subject::new("wrong", |_| Wrong::new(7));
+        let rows = suite::run(&backend, &entries_of(&backend, &subject, Share::Whole), None, &Effort::new(60, 1), &Silent);
+        let mut again = 0;
+        for row in rows.iter().filter(|row| row.script.is_some()) {
+            let Again { title, effort } = Again::read(row.script.as_deref().unwrap_or("")).expect("a script");
+            let mut entries = entries_of(&backend, &subject, Share::Whole);
+            entries.retain(|entry| entry.title() == title);
+            let rows = suite::run(&backend, &entries, None, &effort, &Silent);
+            let law = |row: &Row| row.reason.split(':').next().map(str::to_owned);
+            assert_eq!((rows.len(), rows[0].status, law(&rows[0])), (1, Status::Fail, law(row)), "{}", row.name);
+            again += usize::from(effort.program.is_some());
+        }
+        assert!(again > 0, "{rows:?}");
+    }
 
     fn reached(outcome: Result<Reached, Stopped>) -> Reached {
         match outcome {

@@ -150,6 +150,34 @@ mod scripts {
         (script.lines().filter_map(|line| runner.run_line(line)).collect(), player.caller.core.stats().num_ooms as u64)
     }
 
+    /// The first line of a script has the options for `parkade ops`.
+    #[test]
+    fn a_script_under_a_policy_leads_to_the_same_addresses_under_ops() {
+        let policy = parkade_policies::named("best-fit-remap:handle=20MiB").expect("a policy");
+        let subject = Subject::of(&policy);
+        let mib = |count: u64| Step::Allocate(count * MIB, 0);
+        let steps = [mib(30), mib(3), Step::Free(0), mib(12), mib(70), mib(200)];
+        let setup = Setup { capacity: 128 * MIB, timing: EventTiming::Lazy, ..Setup::PLAIN };
+        let player = subject.play(&AnyBackend::simulated(), &setup, &steps).expect("the laws hold");
+        let script = player.script();
+        let first = script.lines().next().expect("a line");
+        assert_eq!(
+            first,
+            format!("# parkade ops SCRIPT --policy '{}' --capacity {} --addresses up", policy.name, setup.capacity)
+        );
+        let options = OpsOptions {
+            settings: String::new(),
+            capacity_bytes: setup.capacity,
+            addresses: Addresses::Up,
+            profile: &Profile::PYTORCH_2_11,
+        };
+        let mut runner = OpsRunner::under(&options, policy.make());
+        let answers: Vec<String> = script.lines().filter_map(|line| runner.run_line(line)).collect();
+        let refused = answers.iter().filter(|answer| answer.contains("\"err\":\"oom\"")).count();
+        assert_eq!((answers.len(), refused), (steps.len(), 1), "{answers:?}");
+        assert_eq!(player.caller.core.stats().num_ooms, 1);
+    }
+
     #[test]
     fn ops_knows_every_word_of_a_script() {
         let mut runner = TestRunner::deterministic();

@@ -516,6 +516,8 @@ pub struct BoundRatios {
     pub page_ideal: Level,
     /// The best packing that the offline packer found, with every lifetime known in advance and nothing moved.
     pub packing: Level,
+    /// The memory of the packing with the first seed, in bytes.
+    pub packing_bytes: u64,
     /// Whether it is proven, for every seed, that this kind of ideal allocator needs no less.
     pub is_page_ideal_converged: bool,
     /// Whether it is proven, for every seed, that no packing needs less. If not, the packer ran out of steps.
@@ -540,7 +542,7 @@ pub fn bound_ratios(
         .flat_map(|(place, workload)| (1..=workload.seeds).map(move |seed| (place, seed)))
         .filter(|&(place, _)| place < sources.len())
         .collect();
-    let ratios: Vec<(usize, [f64; 2], [bool; 2])> = pool.install(|| {
+    let ratios: Vec<(usize, [f64; 2], [bool; 2], u64)> = pool.install(|| {
         seeded
             .into_par_iter()
             .map(|(place, seed)| {
@@ -549,21 +551,24 @@ pub fn bound_ratios(
                 let over = |bytes: u64| bytes as f64 / load;
                 let (pages, found) = (bounds.pages, &bounds.packing);
                 let are_converged = [pages.reached_bytes <= pages.own_pages_bytes, found.packing.height <= found.bound];
-                Ok((place, [over(pages.reached_bytes), over(found.packing.height)], are_converged))
+                let height = found.packing.height;
+                Ok((place, [over(pages.reached_bytes), over(height)], are_converged, height))
             })
             .collect::<Result<_, BoundsError>>()
     })?;
     let of = |wanted: usize, which: usize| -> Option<Level> {
-        let values: Vec<f64> = ratios.iter().filter(|(place, ..)| *place == wanted).map(|(_, ratios, _)| ratios[which]).collect();
+        let values: Vec<f64> =
+            ratios.iter().filter(|(place, ..)| *place == wanted).map(|(_, ratios, ..)| ratios[which]).collect();
         over_all(&values)
     };
     let is_converged = |wanted: usize, which: usize| {
-        ratios.iter().filter(|(place, ..)| *place == wanted).all(|(_, _, converged)| converged[which])
+        ratios.iter().filter(|(place, ..)| *place == wanted).all(|(_, _, converged, _)| converged[which])
     };
     let of_workload = |place| {
         Some(BoundRatios {
             page_ideal: of(place, 0)?,
             packing: of(place, 1)?,
+            packing_bytes: ratios.iter().find(|(of, ..)| *of == place).map(|(.., height)| *height)?,
             is_page_ideal_converged: is_converged(place, 0),
             is_packing_converged: is_converged(place, 1),
         })
