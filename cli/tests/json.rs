@@ -12,7 +12,7 @@ use serde_json::Value;
 const SMALL_MODEL: &str = "transformer:mixed=on,steps=2,layers=2,hidden=256,heads=4,vocabulary=1000,sequence=128";
 
 /// The keys that the runs below do not print, by section; first those that are missing in every section.
-const RARE: [(&str, &[&str]); 11] = [
+const RARE: [(&str, &[&str]); 12] = [
     ("", &["made_by.differing[]", "made_by.refuted_limit"]),
     ("advise", &["otherwise[]", "read_otherwise[]", "enough", "options[].devices"]),
     ("diagnose --message", &["other_frameworks[]", "limit", "private_pools"]),
@@ -21,6 +21,7 @@ const RARE: [(&str, &[&str]); 11] = [
     ("replay", &["read_otherwise", "devices"]),
     ("report", &["capacity_hint", "devices[].holders_without_stack", "devices[].what_if[].with_rest", "devices[].rest"]),
     ("stats", &["left_out[]", "devices[].end_without_trace"]),
+    ("stats --policy", &["devices[].end_without_trace"]),
     (
         "sweep",
         &[
@@ -31,6 +32,7 @@ const RARE: [(&str, &[&str]); 11] = [
             "policies[].workloads[].versus_baseline",
             "bounds[].page_ideal_over_load",
             "bounds[].packing_over_load",
+            "policies[].workloads[].first_excess",
         ],
     ),
     (
@@ -202,7 +204,8 @@ fn studies() {
         "--bounds",
         "0",
     ];
-    check("sweep", &[&sweep, &seeded]);
+    let fragments = ["sweep", "--json", "-w", "mlp", "-p", "bfc", "-c", "1.05", "--bounds", "100000"];
+    check("sweep", &[&sweep, &seeded, &fragments]);
     check("sweep --list", &[&["sweep", "--list", "--json"]]);
     let folder = Folder::new("json-shard");
     let (one, two, all) = (format!("{}/1", folder.path()), format!("{}/2", folder.path()), format!("{}/all", folder.path()));

@@ -133,7 +133,7 @@ fn the_first_excess_is_where_the_memory_of_the_packing_runs_out() {
     let file = folder.recording("program.pickle", &reuses_a_part());
     let excess = |policy| json(&["stats", "--json", &file, "--policy", policy])["runs"][0]["packing"]["first_excess"].clone();
     assert_eq!(excess("pytorch-rescue:reach=free"), Value::Null, "it moves free memory");
-    assert_eq!(excess("pytorch")["in_one_segment"], false, "no segment is large enough");
+    assert!(excess("pytorch")["blocks_in_the_way"].as_u64() > Some(0), "{}", excess("pytorch"));
     let text = call(&["stats", &shipped("deep_mlp.default"), "--policy", "bfc", "--bounds", "2000000"]).out;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("first needs more at entry") && words.contains("no packing needs less"), "{text}");

@@ -492,7 +492,7 @@ fn excess_of_cells(finished: &Finished) -> Option<Grid> {
         return None;
     }
     let note = "The first event, with the first seed, at which a policy cannot serve a request in the memory of the offline packing, \
-                and the requested bytes; - if it serves all. parkade stats --policy lists the live blocks that are in the way there.";
+                and the requested bytes; a dash if it serves all. parkade stats --policy lists the live blocks that are in the way there.";
     let mut grid = by_workload(finished, "First request beyond the packing".to_owned(), note.to_owned(), &|_| none());
     for (workload, row) in grid.rows.iter_mut().enumerate() {
         for (cell, of_policy) in row.iter_mut().skip(1).zip(&finished.excesses) {
