@@ -30,6 +30,8 @@ use crate::suite::{Effort, Evidence, Trouble, Verdict};
 #[derive(Clone)]
 pub(super) struct Subject {
     pub(super) name: String,
+    /// Whether the commands know the policy by this name.
+    is_named: bool,
     make: Make,
     /// Creates the reference policy beside it.
     reference: Reference,
@@ -55,7 +57,8 @@ impl Subject {
     pub(super) fn of(named: &Named) -> Subject {
         let made = named.clone();
         let name = named.name.to_string();
-        Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named)).beside(move |_| names::reference(&name))
+        let subject = Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named));
+        Subject { is_named: true, ..subject }.beside(move |_| names::reference(&name))
     }
 
     /// Returns whether there is a reference policy with the subject's name.
@@ -68,6 +71,7 @@ impl Subject {
     pub(super) fn new<P: Policy + 'static>(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject {
         Subject {
             name: name.into(),
+            is_named: false,
             make: Arc::new(move |setup| Tested::Other(Box::new(make(setup.policy_seed)))),
             reference: Arc::new(|_| None),
             habits: Habits::default(),
@@ -87,6 +91,7 @@ impl Subject {
         };
         Subject {
             name: "pytorch".to_owned(),
+            is_named: true,
             make: Arc::new(make),
             reference: Arc::new(|_| None),
             habits: Habits::PYTORCH,
@@ -142,7 +147,7 @@ impl Subject {
         };
         let cast = Cast {
             policy,
-            name: self.name.clone(),
+            name: self.is_named.then(|| self.name.clone()),
             choices,
             is_watched: is_careful && !self.has_reference,
             has_reference: self.has_reference,

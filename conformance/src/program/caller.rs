@@ -56,7 +56,7 @@ impl Caller {
     pub(super) fn new(
         backend: &AnyBackend,
         setup: &Setup,
-        (policy, name): (Tested, &str),
+        (policy, name): (Tested, Option<&str>),
         is_watched: bool,
     ) -> Result<Caller, Unable> {
         let Setup { timing, places, free_waits, capacity, .. } = *setup;

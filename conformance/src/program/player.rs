@@ -86,8 +86,8 @@ pub(crate) struct Finished {
 pub(crate) struct Cast {
     /// The policy.
     pub(crate) policy: Tested,
-    /// The policy's name, with its parameters.
-    pub(crate) name: String,
+    /// The name by which the commands know the policy; `None` if they do not know it.
+    pub(crate) name: Option<String>,
     /// Where the policy's answers differ from its reference policy's.
     pub(crate) choices: Choices,
     /// Whether the policy's answers are compared with the allocator's actions.
@@ -124,8 +124,8 @@ impl Player {
     /// If such a device is not available, or segments are adopted wrongly.
     pub(crate) fn new(backend: &AnyBackend, setup: &Setup, cast: Cast) -> Result<Player, Stopped> {
         let Cast { policy, name, choices, is_watched, has_reference, has_books, habits, is_wrong, contents } = cast;
-        let mut caller =
-            Caller::new(backend, setup, (policy, &name), is_watched).map_err(|unable: Unable| Stopped::Unable(unable))?;
+        let mut caller = Caller::new(backend, setup, (policy, name.as_deref()), is_watched)
+            .map_err(|unable: Unable| Stopped::Unable(unable))?;
         let mut beside = has_reference.then(|| Beside::new(&caller));
         let expected = Expected { faults: false, wrong_answers: is_wrong };
         if let (Some(beside), Some(seed)) = (&mut beside, setup.adopted) {

@@ -19,8 +19,8 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Begins with the command line that runs the script under the policy of this name.
-    pub(super) fn new(setup: &Setup, policy: &Watched, name: &str) -> Script {
+    /// Begins with the command line that runs the script, under the policy of this name if it has one.
+    pub(super) fn new(setup: &Setup, policy: &Watched, name: Option<&str>) -> Script {
         let order = if setup.places == Places::Descending { "down" } else { "up" };
         let Setup { capacity, timing, .. } = *setup;
         let options = format!("--capacity {capacity} --addresses {order}");
@@ -29,8 +29,10 @@ impl Script {
                 let (release, text) = (setup.release, setup.text(setup.settings));
                 format!("# parkade ops SCRIPT {options} --profile {release} --settings '{text}'")
             }
-            None if parkade_policies::named(name).is_ok() => format!("# parkade ops SCRIPT --policy '{name}' {options}"),
-            None => format!("# policy {}, seed {}; {options}", policy.name(), setup.policy_seed),
+            None => match name {
+                Some(name) => format!("# parkade ops SCRIPT --policy '{name}' {options}"),
+                None => format!("# policy {}, seed {}; {options}", policy.name(), setup.policy_seed),
+            },
         }];
         lines.push(format!("# events: {timing:?}"));
         if setup.places == Places::Reuse {

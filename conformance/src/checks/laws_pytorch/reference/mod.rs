@@ -273,7 +273,7 @@ fn begin_as(profile: &'static Profile, backend: &AnyBackend, setup: &Setup) -> R
     let policy = PyTorch::of(profile, settings.expect("the strings in the table are valid"));
     let cast = Cast {
         policy: Tested::PyTorch(Box::new(policy)),
-        name: "pytorch".to_owned(),
+        name: None,
         choices: Choices::default(),
         is_watched: false,
         has_reference: true,
