@@ -33,6 +33,8 @@ const RARE: [(&str, &[&str]); 12] = [
             "bounds[].page_ideal_over_load",
             "bounds[].packing_over_load",
             "policies[].workloads[].first_excess",
+            "parameters[]",
+            "least_p_of_parameters",
         ],
     ),
     (
@@ -124,7 +126,8 @@ fn recordings() {
         ],
     );
     check("stats --lifetimes", &[&["stats", "--json", &limited, "--lifetimes"]]);
-    check("report --policy", &[&[&["report", "--json", &limited], &policy[..]].concat()]);
+    let short = [&["report", "--json", &limited, "--capacity", "4GiB"], &policy[..]].concat();
+    check("report --policy", &[&[&["report", "--json", &limited], &policy[..]].concat(), &short]);
     check("pack", &[&["pack", "--json", &out_of_memory, "--budget", "1000"]]);
     let output = format!("{}/exported.pickle", folder.path());
     check("export", &[&["export", "--json", &limited, "-o", &output]]);
@@ -204,7 +207,8 @@ fn studies() {
         "--bounds",
         "0",
     ];
-    let fragments = ["sweep", "--json", "-w", "mlp", "-p", "bfc", "-c", "1.05", "--bounds", "100000"];
+    let policies = "bfc,best-fit-remap:fit=best/first";
+    let fragments = ["sweep", "--json", "-w", "mlp", "-p", policies, "-c", "1.05", "--bounds", "100000"];
     check("sweep", &[&sweep, &seeded, &fragments]);
     check("sweep --list", &[&["sweep", "--list", "--json"]]);
     let folder = Folder::new("json-shard");

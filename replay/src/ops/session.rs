@@ -136,7 +136,7 @@ pub struct OpsOptions {
 /// The rules that decide.
 enum Rules {
     /// PyTorch's rules, whose settings a script may change.
-    PyTorch(PyTorch),
+    PyTorch(Box<PyTorch>),
     /// The rules of a different policy.
     Other(Box<dyn Policy + Send>),
 }
@@ -156,14 +156,14 @@ impl Wrapper for Rules {
 
     fn inner(&self) -> &Self::Inner {
         match self {
-            Rules::PyTorch(pytorch) => pytorch,
+            Rules::PyTorch(pytorch) => &**pytorch,
             Rules::Other(policy) => &**policy,
         }
     }
 
     fn inner_mut(&mut self) -> &mut Self::Inner {
         match self {
-            Rules::PyTorch(pytorch) => pytorch,
+            Rules::PyTorch(pytorch) => &mut **pytorch,
             Rules::Other(policy) => &mut **policy,
         }
     }
@@ -203,7 +203,7 @@ impl Session {
         let profile = options.profile;
         let settings = Settings::from_environment_as(&profile.dialect, &options.settings)?;
         let fraction = settings.per_process_memory_fraction;
-        let mut session = Session::under(options, Rules::PyTorch(PyTorch::of(profile, settings)));
+        let mut session = Session::under(options, Rules::PyTorch(Box::new(PyTorch::of(profile, settings))));
         if fraction < 1.0 {
             // Cannot fail: the parser refuses anything outside 0 to 1.
             let _ = session.allocator.set_memory_fraction(fraction);

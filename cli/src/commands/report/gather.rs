@@ -268,7 +268,7 @@ pub(super) struct Device {
     pub(super) tried: Vec<(Tried, Curve)>,
     /// The estimate of the rest, if the run died and its steps allow one.
     pub(super) rest: Option<Rest>,
-    /// What is known of a run under a policy.
+    /// What a report shows about a run under a policy.
     pub(super) simulated: Option<Simulated>,
 }
 

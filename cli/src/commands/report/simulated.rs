@@ -27,7 +27,7 @@ use crate::commands::simulated::run::{self, Memory, Run, Simulation};
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::recording::{self, MadeBy};
 
-/// What a report knows of a device's run under a policy.
+/// What a report shows about a device's run under a policy.
 pub(super) struct Simulated {
     pub(super) policy: String,
     outcome: study::Outcome,

@@ -31,7 +31,7 @@ pub(crate) struct AgainstPacking {
     /// The steps that the packer was given.
     budget: u64,
     excess: Option<Excess>,
-    /// What the events are called, and the number of the excess.
+    /// What is counted (entries or events), and the number at which the excess is.
     place: Option<(&'static str, usize)>,
     /// The blocks in the way, the largest first.
     in_the_way: Vec<Blocker>,
@@ -88,7 +88,7 @@ impl AgainstPacking {
         Ok(Some(AgainstPacking { load_bytes: instance.load(), found, budget, excess, place, in_the_way, all_in_the_way }))
     }
 
-    /// Whether no packing can need less memory, which is proven.
+    /// Returns whether it is proven that no packing needs less memory.
     fn is_best(&self) -> bool {
         self.found.packing.height <= self.found.bound
     }
@@ -119,12 +119,11 @@ impl AgainstPacking {
         let (blocks, bytes) = (output::count(count as u64, "block"), show_bytes(bytes));
         words.push(match (count, excess.is_one_stretch) {
             (0, _) => "No block is in the way: the policy leaves the free memory unused.".to_owned(),
-            (1, true) => format!("In its way, between enough free bytes in one segment: 1 block of {bytes}."),
-            (_, true) => format!("In its way, between enough free bytes in one segment: {blocks} of {bytes} in total."),
+            (1, true) => format!("1 block of {bytes} is in its way: without it, one segment would have enough room."),
+            (_, true) => format!("{blocks}, {bytes} in total, are in its way: without them, one segment would have enough room."),
+            (1, false) => format!("No segment has enough room, and 1 block of {bytes} keeps the memory from being released."),
             (_, false) => {
-                format!(
-                    "No segment has enough room. The segments that would have to be released have {blocks}, {bytes} in total."
-                )
+                format!("No segment has enough room, and {blocks}, {bytes} in total, keep the memory from being released.")
             }
         });
         words

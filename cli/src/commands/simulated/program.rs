@@ -65,11 +65,11 @@ pub(crate) struct Program {
     pub(crate) workload: Workload,
     /// The event after the last step, if the end of that step is known.
     pub(crate) steps_end: Option<usize>,
-    /// What a recording has beside the requests.
+    /// What a recording contains in addition to the requests.
     pub(crate) recorded: Option<Recorded>,
 }
 
-/// What a recording has beside its requests.
+/// What a recording contains in addition to its requests.
 pub(crate) struct Recorded {
     /// The entry of each event.
     pub(crate) entries: Vec<u32>,
@@ -171,12 +171,12 @@ impl Program {
         Ok(Program { device: device.device, workload, steps_end, recorded: Some(recorded) })
     }
 
-    /// Returns the number by which a reader knows an event: the entry of a recording, or the event itself.
+    /// Returns the number under which an event is shown: the entry of a recording, or the event itself.
     pub(crate) fn place(&self, event: usize) -> usize {
         self.recorded.as_ref().map_or(event, |recorded| recorded.entries.get(event).map_or(0, |&entry| entry as usize))
     }
 
-    /// What these numbers count.
+    /// Returns what these numbers count.
     pub(crate) const fn places(&self) -> &'static str {
         if self.recorded.is_some() { "entry" } else { "event" }
     }

@@ -104,7 +104,7 @@ pub(crate) fn check(policy: &Named, program: &Program, outcome: &parkade_researc
     Err(anyhow!("the policy {} cannot serve {places} {place}, for a reason other than memory: {fault}", policy.name))
 }
 
-/// What to know before reading figures of a run under a policy.
+/// Returns notes on the figures of a run under a policy.
 pub(crate) fn notes(program: &Program, policy: &Named, memory: Memory, peak_reserved_bytes: u64) -> Vec<String> {
     let mut notes = Vec::new();
     if memory.capacity_bytes.is_none() && memory.limit_bytes.is_none() && peak_reserved_bytes >= PLENTY_BYTES / 2 {

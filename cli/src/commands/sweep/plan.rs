@@ -562,7 +562,7 @@ pub(super) fn names_text(columns: usize) -> String {
         let _ = writeln!(out, "\npolicies of this program");
         known_policies().own().for_each(|policy| add_policy(out, columns, &policy));
     }
-    let _ = writeln!(out, "\nparameters of policies (NAME:key=value;key=value), and grids of them (NAME:key=value/value)");
+    let _ = writeln!(out, "\nparameters of policies (NAME:key=value;key=value; a grid: key=value/value)");
     for entry in known_policies().entries() {
         for Parameter { key, says, usual, accepts } in entry.parameters {
             let usual = if usual.is_empty() { String::new() } else { format!("; {usual} unless given") };
