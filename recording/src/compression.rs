@@ -253,14 +253,15 @@ pub(crate) const TEXT: &str = "text (parkade diagnose FILE explains the messages
 /// The number of bytes in a file that are examined to decide whether it is text.
 pub(crate) const TEXT_HEAD: usize = 512;
 
-/// Returns whether the bytes are text with words, rather than a pickle. A protocol 0 pickle is also text, but a snapshot's
-/// pickle begins with a parenthesis.
+/// Returns whether the bytes are text with words, in any encoding that contains ASCII, rather than a pickle. A protocol 0 pickle
+/// is also text, but a snapshot's begins with the opcodes for a dict or a list and for its memo number or its first string;
+/// later protocols begin with a byte that no text begins with, or contain control characters.
 pub(crate) fn is_text(bytes: &[u8]) -> bool {
     let head = bytes.get(..TEXT_HEAD).unwrap_or(bytes);
-    // The last character may be cut off.
-    let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
+    let is_pickle =
+        matches!(head, [0x80, ..] | [b'(', b'd' | b'l', b'p', b'0'..=b'9', ..] | [b'(', b'd' | b'l', b'S' | b'V', ..]);
     let is_control = |byte: &u8| byte.is_ascii_control() && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
-    is_utf8 && !head.starts_with(b"(") && head.contains(&b' ') && !head.iter().any(is_control)
+    !is_pickle && head.contains(&b' ') && !head.iter().any(is_control)
 }
 
 /// The number of bytes that may follow the point at which the decompressed data can no longer be a snapshot: 32 MiB. If the
@@ -480,6 +481,33 @@ mod tests {
         assert!(matches!(error, DecompressError::Bomb { offset: 4_194_304, .. }), "{error}");
         // The same data at a harmless size is read and judged by its contents.
         assert!(decompress(&bytes.repeat(300)).is_ok());
+    }
+
+    #[test]
+    fn logs_are_text_and_pickles_are_not() {
+        for log in [
+            &b"(base) me@host$ python train.py"[..],
+            b"(RayTrainWorker pid=7) step 1",
+            b"[rank0]: Traceback (most recent call last):",
+            b"Sch\xf6ne Gr\xfc\xdfe: CUDA out of memory.",
+            b"\xc4\xda\xb4\xe6 out of memory",
+            "Speicher ist voll: größer".as_bytes(),
+            b"\x1b[31merror\x1b[0m: out of memory",
+        ] {
+            assert!(is_text(log), "{}", log.escape_ascii());
+        }
+        for other in [
+            &b"(dp0\nS'device traces'\np1\n"[..],
+            b"(lp1\n(dp2\nS'a b'\n",
+            b"(dVdevice traces\n",
+            b"\x80\x04\x95 a b",
+            b"}q\x00 a b",
+            b"\x80 a b",
+            b"word",
+            b"",
+        ] {
+            assert!(!is_text(other), "{}", other.escape_ascii());
+        }
     }
 
     #[test]
