@@ -1,8 +1,8 @@
 // Tests the page that runs parkade in a browser (web/) in headless Chromium, as a folder that a server publishes and as a single file:
-// every way to hand it files gives the program's answer, a command can be stopped, a second drop loses nothing, the limit is remembered,
-// the keyboard is enough, everything has a name, and from 390 to 3840 pixels, light and dark, all text is readable and nothing is wider
-// than the screen. The browser reports no error. Before the page has loaded, it requests only its own files, and afterwards nothing; it is
-// also unable to.
+// every way to hand it files gives the program's answer, a command can be stopped, a second drop loses nothing and does not wait for the
+// first, a worker that cannot start is a sentence, the limit is remembered, the keyboard is enough, everything has a name, and from 390 to
+// 3840 pixels, light and dark, all text is readable and nothing is wider than the screen. The browser reports no error. Before the page has
+// loaded, it requests only its own files, and afterwards nothing; it is also unable to.
 //
 //     npm install --prefix target/browser playwright-core
 //     NODE_PATH=target/browser/node_modules node conformance/browser/page.mjs PARKADE [PAGE_FOLDER] [OUT_FOLDER]
@@ -62,7 +62,16 @@ function prepare() {
   writeFileSync(join(folder, "damaged.pickle.xz"), readFileSync(join(recordings, "resnet50_sweep.default.pickle.xz")).subarray(0, 30_000));
   writeFileSync(join(folder, "picture.png"), Buffer.from("89504e470d0a1a0a0000000d49484452", "hex"));
   writeFileSync(join(folder, "train.log"), `step 1\nstep 2\n${MESSAGE}\n`);
+  for (const [name, before] of Object.entries(LOGS)) writeFileSync(join(folder, name), Buffer.from(`${before}\n${MESSAGE}\n`, "latin1"));
+  writeFileSync(join(folder, "lines.log"), `${JSON.stringify({ message: "step 1" })}\n${JSON.stringify({ message: MESSAGE })}\n`);
+  writeFileSync(join(folder, "run/notes.txt"), "a learning rate of 0.1");
+  cpSync(join(folder, "run"), join(folder, "later"), { recursive: true });
+  mkdirSync(join(folder, "logs"));
+  cpSync(join(folder, "train.log"), join(folder, "logs/train.log"));
 }
+
+/** The beginnings of logs that could be taken for JSON or a pickle. */
+const LOGS = { "ranks.log": "[rank0]: step 1", "times.log": "[2026-11-28 10:00:00] step 1", "shell.log": "(base) me@host$ python train.py", "latin.log": "Sch\u00f6ne Gr\u00fc\u00dfe" };
 
 /** Publishes a folder, and notes what is requested. */
 function serve(root) {
@@ -94,14 +103,28 @@ async function open(context, url) {
 }
 
 /** Drops files on the page, as a hand does. */
-async function drop(page, ...names) {
-  const files = names.map((name) => ({ name: basename(name), text: readFileSync(join(folder, name)).toString("base64") }));
+const drop = (page, ...names) => dropBytes(page, names.map((name) => ({ name: basename(name), bytes: readFileSync(join(folder, name)) })));
+
+async function dropBytes(page, given) {
+  const files = given.map(({ name, bytes }) => ({ name, text: bytes.toString("base64") }));
   await page.evaluate((files) => {
     const transfer = new DataTransfer();
     for (const { name, text } of files) transfer.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
     const target = document.getElementById("drop");
     for (const kind of ["dragenter", "dragover", "drop"]) target.dispatchEvent(new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true }));
   }, files);
+  return newest(page);
+}
+
+/** Drags files and folders from outside the browser, over these points of the page, and drops them at the last one. */
+async function drag(page, points, ...names) {
+  const session = await page.context().newCDPSession(page);
+  const data = { items: [], files: names.map((name) => join(folder, name)), dragOperationsMask: 1 };
+  const send = (type, [x, y]) => session.send("Input.dispatchDragEvent", { type, x, y, data });
+  await send("dragEnter", points[0]);
+  for (const point of points) await send("dragOver", point);
+  await send("drop", points.at(-1));
+  await session.detach();
   return newest(page);
 }
 
@@ -116,15 +139,15 @@ async function newest(page) {
   return page.locator(`article[aria-labelledby="${id}"]`);
 }
 
-const finished = (analysis) => analysis.locator(".said", { hasText: /^Done in/ }).waitFor({ timeout: PATIENCE });
+const finished = (analysis, timeout = PATIENCE) => analysis.locator(".said", { hasText: /^Done in/ }).waitFor({ timeout });
 const tab = (analysis, name) => analysis.getByRole("tab", { name });
 const panel = (analysis) => analysis.locator("[role=tabpanel]:not([hidden])");
 
-/** Whether a tab's first sentence is the one with which the program's answer begins. */
+/** Whether the first sentence of a tab, or of the only one, is the one with which the program's answer begins. */
 async function saysTheSame(analysis, name, ...args) {
-  await tab(analysis, name).click();
+  if (name) await tab(analysis, name).click();
   const headline = plain(await panel(analysis).locator(".answer p").first().textContent());
-  check(`${name} begins as the program does: ${headline.slice(0, 60)}`, headline.length > 10 && plain(native(...args).toString()).startsWith(headline), plain(native(...args).toString()));
+  check(`${name ?? args.join(" ")} begins as the program does: ${headline.slice(0, 60)}`, headline.length > 10 && plain(native(...args).toString()).startsWith(headline), plain(native(...args).toString()));
 }
 
 async function isAnswered(page) {
@@ -136,6 +159,7 @@ async function isAnswered(page) {
   await saysTheSame(analysis, "Diagnosis", "diagnose", OOM);
   await saysTheSame(analysis, "Advice", "advise", OOM);
   await saysTheSame(analysis, "Verification", "verify", OOM);
+  check("a report that is not looked at has no frame, and so no process", (await page.locator("iframe").count()) === 0);
   await tab(analysis, "Report").click();
   const frame = page.frameLocator("article[data-known] iframe").first();
   await frame.locator("section[data-ready=true]").first().waitFor({ timeout: 30_000 });
@@ -146,7 +170,11 @@ async function isAnswered(page) {
   const saved = readFileSync(await download.path());
   check("the saved report is the program's, to the byte", saved.equals(native("report", OOM, "-o", "-")), `${saved.length} bytes`);
   check("it has a name", download.suggestedFilename() === `${OOM}.html`, download.suggestedFilename());
-  return analysis;
+  await analysis.locator("iframe").scrollIntoViewIfNeeded();
+  const { x, y, width } = await analysis.locator("iframe").boundingBox();
+  const over = await drag(page, [[5, y + 50], [x + width / 2, y + 50]], "rank0.pickle.xz");
+  await finished(over);
+  check("a file can be dropped on a report", /rank0/.test(await over.locator("h2").innerText()));
 }
 
 async function isStoppable(page) {
@@ -173,6 +201,8 @@ async function losesNothing(page) {
   });
   const one = await drop(page, basename(LARGE));
   const other = await drop(page, OOM);
+  await panel(other).locator(".answer p").first().waitFor({ timeout: PATIENCE });
+  check("the second drop is diagnosed before the first is finished", !/^Done/.test(await one.locator(".said").innerText()));
   await Promise.all([finished(one), finished(other)]);
   await saysTheSame(one, "Diagnosis", "diagnose", basename(LARGE));
   await saysTheSame(other, "Diagnosis", "diagnose", OOM);
@@ -186,6 +216,12 @@ async function isTold(page) {
     await finished(analysis);
     check(`${name}: ${says}`, says.test(await panel(analysis).innerText()), await panel(analysis).innerText());
   }
+  for (const name of [...Object.keys(LOGS), "lines.log"]) {
+    const analysis = await drop(page, name);
+    await finished(analysis);
+    check(`${name} is a log`, (await analysis.locator("[role=tablist]").isVisible()) === false);
+    await saysTheSame(analysis, null, "diagnose", name);
+  }
   const log = await drop(page, "train.log");
   await finished(log);
   check("a log has no tabs for snapshots", (await log.locator("[role=tablist]").isVisible()) === false);
@@ -197,6 +233,74 @@ async function isTold(page) {
   const pasted = await newest(page);
   await finished(pasted);
   check("a pasted log has the same answer", plain(await panel(pasted).locator(".answer p").first().textContent()) === said);
+  await page.getByRole("button", { name: "Paste a log" }).click();
+  await page.evaluate((text) => {
+    const clipboardData = new DataTransfer();
+    clipboardData.setData("text/plain", text);
+    document.getElementById("log-text").dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+  }, `${"step 1\n".repeat(1_000_000)}${MESSAGE}`);
+  const long = await newest(page);
+  await finished(long);
+  check("a long log is explained without being shown", plain(await panel(long).locator(".answer p").first().textContent()) === said);
+  await page.evaluate(() => document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData: new DataTransfer(), bubbles: true, cancelable: true })));
+  await page.locator("#status", { hasText: /^There is no file/ }).waitFor();
+}
+
+/** What is dropped together is told apart: snapshots and logs, and folders of ranks. */
+async function tellsApart(page) {
+  const known = await page.locator("article").count();
+  const both = await drop(page, OOM, "train.log");
+  await finished(both);
+  const log = await newest(page);
+  await finished(log);
+  check("a snapshot and a log are two analyses", (await page.locator("article").count()) === known + 2);
+  await saysTheSame(both, "Advice", "advise", OOM);
+  await saysTheSame(log, null, "diagnose", "train.log");
+  const logs = await drag(page, [[600, 150]], "logs");
+  await finished(logs);
+  await saysTheSame(logs, null, "diagnose", "logs/train.log");
+  const runs = await drag(page, [[600, 150]], "run", "later");
+  await finished(runs);
+  await saysTheSame(runs, "Difference", "diff", "run", "later");
+  const remove = (analysis) => analysis.getByRole("button", { name: /^Remove/ });
+  await remove(runs).click();
+  check("the next analysis is in focus when one is removed", (await page.evaluate(() => document.activeElement.textContent)) === (await logs.locator("h2").textContent()));
+  const strange = await dropBytes(page, [{ name: "a\u202ecod.xz", bytes: readFileSync(join(folder, "rank0.pickle.xz")) }]);
+  await finished(strange);
+  check("a name cannot change the direction of text", (await strange.locator("h2").innerText()) === "a\\u{202e}cod.xz", await strange.locator("h2").innerText());
+}
+
+/** A worker that cannot start, or whose module traps, is a sentence that names the program. */
+async function isExcused(browser, url) {
+  const start = "WebAssembly.instantiate";
+  const troubles = {
+    "no memory for a module": [`${start} = async () => { throw new RangeError("Out of memory"); };`, /needs more memory than a page/],
+    "a trap": [`{ const real = ${start}; ${start} = async (...all) => ({ exports: { ...(await real(...all)).exports, run() { throw new WebAssembly.RuntimeError("out of bounds"); } } }); }`, /bug in parkade or in the browser/],
+    "a lack of stack": [`{ const real = ${start}; ${start} = async (...all) => ({ exports: { ...(await real(...all)).exports, run: function run() { return run() + 1; } } }); }`, /bug in parkade or in the browser/],
+    "a browser that reads no files": ["self.FileReaderSync = undefined;", /bug in parkade or in the browser/],
+  };
+  for (const [name, [code, says]] of Object.entries(troubles)) {
+    const context = await browser.newContext();
+    await context.addInitScript((code) => {
+      window.Blob = class extends Blob {
+        constructor(parts, options) { super(options?.type === "text/javascript" ? [code, ...parts] : parts, options); }
+      };
+    }, code);
+    const { page, complaints } = await open(context, url);
+    const analysis = await drop(page, OOM);
+    const isDone = await finished(analysis, 20_000).then(() => true, () => false);
+    const said = await panel(analysis).innerText();
+    check(`${name} is excused`, isDone && says.test(said) && said.includes(`parkade diagnose ${OOM}`) && complaints.length === 0, `${said} ${complaints}`);
+    await context.close();
+  }
+}
+
+/** The folder's page says what to open instead when it is opened from a disk, where a browser does not run its script. */
+async function saysWhatToOpen(browser) {
+  const page = await browser.newPage();
+  await page.goto(pathToFileURL(resolve(pageFolder, "site/index.html")).href);
+  check("from a disk, the folder's page names the single file", await page.getByText(/open parkade\.html/).waitFor({ timeout: 10_000 }).then(() => true, () => false));
+  await page.close();
 }
 
 async function comparesRanks(page) {
@@ -253,6 +357,18 @@ async function worksByKeyboard(page) {
   check("everything has a name for a screen reader", nameless.length === 0, nameless.join(" | "));
 }
 
+/** Runs in the page: fields and buttons whose edge has a contrast below 3 to what is around them, as WCAG 2 asks for. */
+function faintFields() {
+  const luminance = (colour) => {
+    const [r, g, b] = colour.match(/[\d.]+/g).map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const around = luminance(getComputedStyle(document.getElementById("drop")).backgroundColor);
+  const contrast = (colour) => (Math.max(luminance(colour), around) + 0.05) / (Math.min(luminance(colour), around) + 0.05);
+  return [...document.querySelectorAll("#drop button, #drop select, #other, textarea, .progress button")].map((field) => `${field.id} ${contrast(getComputedStyle(field).borderBottomColor).toFixed(2)}`)
+    .filter((found) => Number(found.split(" ")[1]) < 3);
+}
+
 async function looksRight(page, name) {
   const analysis = await drop(page, OOM);
   await finished(analysis);
@@ -268,8 +384,17 @@ async function looksRight(page, name) {
         check(`${title} at ${at}: all text is readable`, pale.length === 0, pale.join(" | "));
         await page.screenshot({ path: join(out, `${name}-${width}-${colorScheme}-${title}.png`), fullPage: true });
       }
+      const frame = await analysis.locator("iframe").contentFrame().locator("body").evaluate((body) => devicePixelRatio * parseFloat(getComputedStyle(body).fontSize));
+      const text = await page.evaluate(() => devicePixelRatio * parseFloat(getComputedStyle(document.body).fontSize));
+      check(`at ${at}, the text of the report is as large as the page's: ${frame.toFixed(1)} and ${text.toFixed(1)} pixels`, frame > 0.9 * text);
+      const faint = await page.evaluate(faintFields);
+      check(`at ${at}, every field and button has an edge that can be seen`, faint.length === 0, faint.join(" | "));
     }
   }
+  await page.emulateMedia({ colorScheme: "light", forcedColors: "active" });
+  const edges = await analysis.getByRole("tab").evaluateAll((tabs) => tabs.map((tab) => getComputedStyle(tab).borderBottomColor));
+  check("where the system chooses all colours, the chosen tab differs", new Set(edges).size === 2, edges.join());
+  await page.emulateMedia({ forcedColors: "none" });
   await analysis.getByRole("button", { name: /^Remove/ }).click();
   await page.screenshot({ path: join(out, `${name}-empty.png`), fullPage: true });
   await page.setViewportSize({ width: 1280, height: 900 });
@@ -299,6 +424,7 @@ async function examine(browser, name, url, allowed) {
   await context.setOffline(true);
   await isAnswered(page);
   await isTold(page);
+  await tellsApart(page);
   await comparesRanks(page);
   await isStoppable(page);
   await losesNothing(page);
@@ -307,6 +433,7 @@ async function examine(browser, name, url, allowed) {
   await hasLimit(page);
   await worksByKeyboard(page);
   await looksRight(page, name);
+  await isExcused(browser, url);
   check("no errors or warnings", complaints.length === 0, complaints.slice(0, 3).join(" | "));
   const elsewhere = await serve(folder);
   await cannotSend(page, elsewhere);
@@ -324,6 +451,7 @@ try {
   check("the server was asked for the page's files only", server.requests.every((request) => known.includes(request)), server.requests.join());
   const single = pathToFileURL(resolve(pageFolder, "parkade.html")).href;
   await examine(browser, "single", single, (request) => request === single);
+  await saysWhatToOpen(browser);
 } finally {
   await browser.close();
   server.close();

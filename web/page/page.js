@@ -32,6 +32,9 @@ const size = (bytes) => {
   return `${(bytes / 1024 ** at).toFixed(at ? 1 : 0)} ${units[at]}`;
 };
 
+/** A name as the program shows it: characters that cannot be seen, or that change the direction of the text, as escapes. */
+const shown = (name) => name.replaceAll(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (character) => `\\u{${character.charCodeAt(0).toString(16)}}`);
+
 // ---- What the page consists of: inside this file, or next to it.
 
 const inlined = (name) => $(`asset-${name}`)?.textContent.trim();
@@ -107,10 +110,10 @@ let analyses = [];
 /** How many commands run at the same time. */
 const MOST = (navigator.hardwareConcurrency ?? 2) > 2 ? 2 : 1;
 
-/** Starts what can be started: analyses take turns, oldest first. */
+/** Starts what can be started: analyses without an answer first, and of these the oldest. */
 function schedule() {
   const running = () => analyses.filter((analysis) => analysis.running).length;
-  for (const analysis of [...analyses].reverse()) {
+  for (const analysis of [...analyses].reverse().sort((a, b) => a.isAnswered() - b.isAnswered())) {
     if (running() >= MOST) return;
     if (!analysis.running) analysis.next();
   }
@@ -130,7 +133,7 @@ class Analysis {
   build() {
     const id = `analysis-${Analysis.count = (Analysis.count ?? 0) + 1}`;
     this.title = make("h2", { id, tabIndex: -1 }, this.drop.title);
-    this.said = make("span", { className: "said", role: "status" });
+    this.said = make("span", { className: "said" });
     this.bar = make("progress", { "aria-label": `Progress of ${this.drop.title}` });
     this.stopButton = make("button", { type: "button", onclick: () => this.stop() }, "Stop");
     this.again = make("button", { type: "button", hidden: true, onclick: () => this.restart() });
@@ -158,6 +161,12 @@ class Analysis {
       other.button.tabIndex = other === tab ? 0 : -1;
       other.panel.hidden = other !== tab;
     }
+    this.frame(tab);
+  }
+
+  /** Whether its first command has ended. */
+  isAnswered() {
+    return ["done", "stopped"].includes(this.tabs[0].state);
   }
 
   /** Arrow keys move between tabs, as the pattern for tabs has it. */
@@ -199,7 +208,8 @@ class Analysis {
     this.end();
     tab.answer = answer;
     this.set(tab, "done");
-    if (tab === this.tabs[0]) tell(`${this.drop.title}: the first answer is ready.`);
+    if (this.tabs.every(({ state }) => state === "done")) tell(`${this.drop.title}: all answers are ready.`);
+    else if (tab === this.tabs[0]) tell(`${this.drop.title}: the first answer is ready.`);
     schedule();
     this.showProgress();
   }
@@ -230,10 +240,13 @@ class Analysis {
   remove() {
     this.end();
     for (const tab of this.tabs) this.forget(tab);
+    const at = analyses.indexOf(this);
     analyses = analyses.filter((other) => other !== this);
     this.element.remove();
     $("how").hidden = analyses.length > 0;
-    $("choose").focus();
+    const next = analyses[Math.min(at, analyses.length - 1)];
+    if (next) next.title.focus({ preventScroll: true });
+    else $("choose").focus();
     schedule();
   }
 
@@ -267,7 +280,10 @@ class Analysis {
     const seconds = this.tabs.reduce((sum, tab) => sum + (tab.answer?.seconds ?? 0), 0);
     const isStopped = this.tabs.some((tab) => tab.state === "stopped");
     this.said.textContent = tab ? `${DOING[tab.name]}${count}` : isWaiting ? "Waiting for another analysis" : isStopped ? "Stopped" : `Done in ${seconds.toFixed(1)} s`;
-    for (const { button, state } of this.tabs) button.classList.toggle("unfinished", state !== "done");
+    for (const { button, state } of this.tabs) {
+      button.classList.toggle("unfinished", state !== "done");
+      button.setAttribute("aria-description", state === "done" ? "" : state);
+    }
   }
 
   show(tab) {
@@ -279,8 +295,10 @@ class Analysis {
     }
     const { answer } = tab;
     const remarks = answer.error.split("\n").filter(Boolean).map((line) => make("p", { className: answer.output.length ? "remark" : "problem" }, line.replace(/^parkade: /, "")));
-    if (tab.name === "report" && answer.output.length) tab.panel.replaceChildren(...remarks, ...this.report(tab, answer.output));
-    else {
+    if (tab.name === "report" && answer.output.length) {
+      tab.panel.replaceChildren(...remarks, this.report(tab));
+      this.frame(tab);
+    } else {
       const found = make("div", { className: "answer" });
       // The module escapes what it took from the files, and the page's policy runs no script that is not its own.
       found.innerHTML = new TextDecoder().decode(answer.output);
@@ -291,16 +309,22 @@ class Analysis {
     }
   }
 
-  /** A finished report in a frame that can reach nothing, and a way to keep it. */
-  report(tab, page) {
-    tab.url = URL.createObjectURL(new Blob([page], { type: "text/html" }));
-    const name = `${this.drop.title.replaceAll(/[^\w.-]+/g, "_")}.html`;
-    const frame = make("iframe", { src: tab.url, title: `Report about ${this.drop.title}`, sandbox: "allow-scripts", allow: "fullscreen" });
-    const tools = make("div", { className: "buttons" },
-      make("a", { className: "button main", href: tab.url, download: name }, `Save the report (${size(page.length)})`),
-      make("button", { type: "button", onclick: () => frame.requestFullscreen() }, "Full screen"),
+  /** Keeps a finished report, and returns what can be done with it. */
+  report(tab) {
+    const page = new Blob([tab.answer.output], { type: "text/html" });
+    tab.url = URL.createObjectURL(page);
+    const name = `${this.drop.title.replaceAll(/[^\p{L}\p{N}_.-]+/gu, "_").replace(/^\.+/, "_").slice(0, 200)}.html`;
+    const enlarge = () => attempt(tab.panel.querySelector("iframe").requestFullscreen(), "The report cannot fill the screen");
+    return make("div", { className: "buttons" },
+      make("a", { className: "button main", href: tab.url, download: name }, `Save the report (${size(page.size)})`),
+      document.fullscreenEnabled ? make("button", { type: "button", onclick: enlarge }, "Full screen") : null,
       make("span", { className: "hint" }, "It is a single file that opens in any browser."));
-    return [tools, frame];
+  }
+
+  /** Shows a finished report in a frame that can reach nothing, once its tab is chosen: a frame takes a process of 130 MiB. */
+  frame(tab) {
+    if (tab !== this.chosen || !tab.url || tab.panel.querySelector("iframe")) return;
+    tab.panel.append(make("iframe", { src: tab.url, title: `Report about ${this.drop.title}`, sandbox: "allow-scripts", allow: "fullscreen" }));
   }
 }
 
@@ -309,35 +333,52 @@ class Analysis {
 /** A path as the command line takes it: in one line, and not an option. */
 const pathOf = (name) => name.replaceAll(/[\u0000-\u001f\u007f]/g, "_").replace(/^(?=-)/, "./");
 
-/** Whether a file is text, such as a log. A pickle has control characters or begins with a parenthesis, JSON with a bracket. */
+/** The beginning of a snapshot in a form that is text: a web page, JSON, or a pickle of protocol 0. */
+const TEXT_FORM = /^(<(!doctype|!--|html|head|script|\?xml)|\{\s*["}]|\{$|\[\s*[\[{\]]|\[$|\([dl](p\d|[SV]))/i;
+
+/** Whether a file is text, such as a log, by the rule of the program. The lines of a log may be JSON objects. */
 async function isText(blob) {
   const head = new Uint8Array(await blob.slice(0, 512).arrayBuffer());
   const isControl = (byte) => (byte < 32 && ![9, 10, 13, 27].includes(byte)) || byte === 127;
   const isUtf16 = (head[0] === 0xff && head[1] === 0xfe) || (head[0] === 0xfe && head[1] === 0xff);
-  const text = new TextDecoder().decode(head).trimStart();
-  return isUtf16 || (head.length > 0 && !head.some(isControl) && !text.includes("\ufffd\ufffd") && !/^[({[<]/.test(text) && text.includes(" "));
+  const text = new TextDecoder().decode(head).trim();
+  const isWords = head[0] !== 0x80 && !head.some(isControl) && text.includes(" ");
+  return isUtf16 || (isWords && (!TEXT_FORM.test(text) || /^\{.*\}\r?\n\s*\{/.test(text)));
 }
 
-/** Begins an analysis of these files: {name, blob}, where the name may contain folders. A limit replaces the chosen one. */
-async function analyse(found, title, limit) {
-  if (found.length === 0) return tell("There is no file in that. Drop a snapshot, a folder of snapshots or a log.", true);
+/** Reads {name, blob}, where the name may contain folders. Each file gets a path and what a command takes for it: that path, or its folder. */
+async function examined(found) {
   const taken = new Set();
   const files = found.map(({ name, blob }) => {
-    let path = pathOf(name);
-    for (let number = 2; taken.has(path); number++) path = pathOf(`${number}/${name}`);
-    taken.add(path);
-    return { path, blob };
+    let prefix = "";
+    for (let number = 2; taken.has(prefix + name); number++) prefix = `${number}/`;
+    taken.add(prefix + name);
+    const isInside = name.includes("/");
+    return { path: pathOf(prefix + name), blob, isInside, argument: pathOf(prefix + (isInside ? name.split("/")[0] : name)) };
   });
-  const folders = new Set(files.map(({ path }) => (path.includes("/") && !path.startsWith("./") ? path.split("/")[0] : null)));
-  const [folder] = folders;
-  const isFolder = folders.size === 1 && folder !== null;
-  const isLog = !isFolder && (await Promise.all(files.map(({ blob }) => isText(blob)))).every(Boolean);
+  const areText = await Promise.all(files.map(({ blob }) => isText(blob)));
+  const withSnapshots = new Set(files.filter((_, place) => !areText[place]).map(({ argument }) => argument));
+  // Text beside the snapshots of a folder, such as notes, is skipped by the program.
+  return files.map((file) => (withSnapshots.has(file.argument) ? file : { ...file, argument: file.path, isLog: true }));
+}
+
+/** Begins to analyse these files: the snapshots, and in an analysis of its own what is a log. A limit replaces the chosen one. */
+async function analyse(found, title, limit) {
+  if (found.length === 0) return tell("There is no file in that. Drop a snapshot, a folder of snapshots or a log.", true);
+  const files = await examined(found);
+  const logs = files.filter(({ isLog }) => isLog);
+  const others = files.filter(({ isLog }) => !isLog);
+  for (const [isLog, some] of [[true, logs], [false, others]]) if (some.length) begin({ files: some, isLog, limit }, title);
+}
+
+function begin({ files, isLog, limit }, title) {
+  const paths = [...new Set(files.map(({ argument }) => argument))];
+  const name = (path) => shown(isLog || !files.some((file) => file.isInside && file.argument === path) ? path.split("/").at(-1) : path.replace(/^\.\//, ""));
   const bytes = files.reduce((sum, { blob }) => sum + blob.size, 0);
-  const names = files.map(({ path }) => path.split("/").at(-1));
+  const names = files.map(({ path }) => shown(path.split("/").at(-1)));
   const analysis = new Analysis({
-    files, isLog, limit,
-    paths: isFolder ? [folder] : files.map(({ path }) => path),
-    title: title ?? (isFolder ? folder : names.length > 2 ? `${names.length} files` : names.join(" and ")),
+    files: files.map(({ path, blob }) => ({ path, blob })), isLog, limit, paths,
+    title: title ?? (paths.length > 2 ? `${paths.length} ${paths.length === files.length ? "files" : "folders and files"}` : paths.map(name).join(" and ")),
     details: `${size(bytes)}${names.length > 2 ? `: ${names.slice(0, 4).join(", ")}${names.length > 4 ? " …" : ""}` : ""}`,
   });
   tell(`${analysis.drop.title} is being read.`);
@@ -346,9 +387,20 @@ async function analyse(found, title, limit) {
   $("how").hidden = true;
   schedule();
   analysis.showProgress();
+  analysis.element.scrollIntoView({ block: "nearest" });
 }
 
-/** The files of an entry of the file system; those in folders of a folder too. */
+/** The files in a folder, and in its folders, by its handle. */
+async function filesOf(folder, path = folder.name) {
+  const inside = [];
+  for await (const child of folder.values()) {
+    const name = `${path}/${child.name}`;
+    inside.push(child.kind === "directory" ? filesOf(child, name) : child.getFile().then((blob) => [{ name, blob }]));
+  }
+  return (await Promise.all(inside)).flat();
+}
+
+/** The same by its entry, for browsers without handles. In a page that was opened from a disk, Chromium cannot read entries. */
 async function filesIn(entry) {
   const path = entry.fullPath.replace(/^\//, "");
   if (entry.isFile) return [{ name: path, blob: await new Promise((done, fail) => entry.file(done, fail)) }];
@@ -364,37 +416,53 @@ async function filesIn(entry) {
 async function dropped(transfer) {
   // The transfer is empty once the event has ended.
   const items = [...transfer.items].filter((item) => item.kind === "file");
-  const given = items.map((item) => ({ entry: item.webkitGetAsEntry?.(), file: item.getAsFile() }));
+  const given = items.map((item) => {
+    const entry = item.webkitGetAsEntry?.();
+    return { entry, file: item.getAsFile(), handle: entry?.isDirectory ? item.getAsFileSystemHandle?.() : null };
+  });
   const text = transfer.getData("text/plain");
   if (given.length === 0 && text.trim()) return pasted(text);
-  const found = await Promise.all(given.map(({ entry, file }) => (entry?.isDirectory || !file ? filesIn(entry) : [{ name: file.name, blob: file }])));
+  const found = await Promise.all(given.map(async ({ entry, file, handle }) => {
+    const folder = await handle;
+    return folder ? filesOf(folder) : entry?.isDirectory || !file ? filesIn(entry) : [{ name: file.name, blob: file }];
+  }));
   return analyse(found.flat());
 }
 
-const pasted = (text) => analyse([{ name: "pasted.log", blob: new Blob([text]) }], "Pasted log");
+const pasted = async (text) => begin({ files: [{ path: "pasted.log", argument: "pasted.log", blob: new Blob([text]) }], isLog: true }, "Pasted log");
 
 async function openExample() {
   const { example } = await loaded;
   await analyse([{ name: "gpt2_varlen.limit16_gc.pickle.xz", blob: new Blob([example]) }], "Example: GPT-2 under a limit of 16 GiB", "16GiB");
 }
 
-/** Does something that may fail, and says why if it does. */
-const attempt = (work) => work.catch((error) => tell(`That could not be read: ${error.message}`, true));
+/** Waits for something that may fail, and says why if it does. */
+const attempt = (work, failure = "That could not be read") => work.catch((error) => tell(`${failure}: ${error.message}`, true));
+
+/** The length of the longest text that a field takes: a browser needs minutes to lay out millions of lines. */
+const LONGEST_SHOWN = 200_000;
 
 function listen() {
   const isOver = (event, is) => {
     event.preventDefault();
-    $("drop").classList.toggle("over", is);
+    // Then frames of reports let files through, which would otherwise leave the page for the file.
+    document.documentElement.classList.toggle("dragging", is);
   };
+  addEventListener("dragenter", (event) => isOver(event, true));
   addEventListener("dragover", (event) => isOver(event, true));
   addEventListener("dragleave", (event) => event.relatedTarget ?? isOver(event, false));
   addEventListener("drop", (event) => {
     isOver(event, false);
+    $("log").close();
     attempt(dropped(event.dataTransfer));
   });
   addEventListener("paste", (event) => {
-    if (event.target.closest?.("textarea, input")) return;
-    attempt(dropped(event.clipboardData));
+    const { clipboardData: given } = event;
+    const isForField = given.files.length === 0 && given.getData("text/plain").length <= LONGEST_SHOWN;
+    if (isForField && event.target.closest?.("textarea, input")) return;
+    event.preventDefault();
+    $("log").close();
+    attempt(dropped(given));
   });
   $("choose").addEventListener("click", () => $("files").click());
   $("choose-folder").addEventListener("click", () => $("folder").click());
@@ -419,6 +487,7 @@ function listen() {
   $("other").addEventListener("change", remember);
 }
 
+$("unstarted").remove();
 recall();
 listen();
 if (location.hash === "#example") attempt(openExample());

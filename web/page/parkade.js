@@ -2,14 +2,24 @@
 // Node.js (conformance/browser/same.mjs). A file is {path, length, read(offset, length) -> Uint8Array}: it is read piece by piece, so
 // that only the part that is needed is in memory.
 
-/** The message of a command that ended because a module can have no more than 4 GiB of memory. */
-const OUT_OF_MEMORY =
-  "This needs more memory than a page in a browser can use, 4 GiB. Run it with the program instead, which has no such limit: ";
-
 const inShell = (arg) => (/^[\w./:,=@%+-]+$/.test(arg) ? arg : `'${arg.replaceAll("'", "'\\''")}'`);
 
 /** A command of the program, as a shell takes it; a page goes to a file. */
 const commandLine = (args) => ["parkade", ...args.map((arg) => (arg === "-" ? "report.html" : arg))].map(inShell).join(" ");
+
+/** Whether the module, or the copy of its answer, failed for want of memory. Browsers name a recursion that is too deep in the same way. */
+const isMemory = (error) =>
+  error instanceof WebAssembly.RuntimeError ? /unreachable/i.test(error.message) : error instanceof RangeError && !/call stack|recursion/i.test(error.message);
+
+/** The answer of a command that this error ended; `bug` is the message of the module's panic, if it had one. */
+export function failed(args, error, bug) {
+  const program = `Run it with the program instead: ${commandLine(args)}`;
+  const isBug = bug !== undefined || !isMemory(error);
+  const why = isBug
+    ? `This is a bug in parkade or in the browser: ${bug === undefined ? error : `${bug} (${error})`}. ${program}`
+    : `This needs more memory than a page in a browser can use (at most 4 GiB, and less if the machine has little). ${program}`;
+  return { code: 2, output: new Uint8Array(), error: why };
+}
 
 /**
  * Returns an instance with these files. Several commands may run in it, one after the other; after a failure it cannot be used again.
@@ -54,8 +64,7 @@ export async function open(module, files, onProgress = () => {}) {
         // The bytes are copied out of the module's memory.
         return { code, output: part(0).slice(), error: words.decode(part(1)) };
       } catch (error) {
-        const why = bug === undefined ? `${OUT_OF_MEMORY}${commandLine(args)}` : `This is a bug in parkade: ${bug} (${error})`;
-        return { code: 2, output: new Uint8Array(), error: why };
+        return failed(args, error, bug);
       }
     },
   };

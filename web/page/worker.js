@@ -21,7 +21,7 @@ function fileOf({ path, blob }) {
   return { path, length: blob.size, read };
 }
 
-onmessage = async ({ data: { module, files, args, isHtml } }) => {
+async function answered({ module, files, args, isHtml }) {
   let last = 0;
   const instance = await open(module, files.map(fileOf), (done, total, unit) => {
     const now = performance.now();
@@ -30,8 +30,12 @@ onmessage = async ({ data: { module, files, args, isHtml } }) => {
       postMessage({ progress: { done, total, unit } });
     }
   });
+  return instance.run(args, isHtml);
+}
+
+onmessage = async ({ data }) => {
   const start = performance.now();
-  const { output, ...rest } = instance.run(args, isHtml);
-  const answer = { ...rest, output, seconds: (performance.now() - start) / 1000, memoryBytes: instance.memoryBytes() };
-  postMessage({ answer }, [output.buffer]);
+  // An error in an asynchronous function would not reach the page.
+  const answer = await answered(data).catch((error) => failed(data.args, error));
+  postMessage({ answer: { ...answer, seconds: (performance.now() - start) / 1000 } }, [answer.output.buffer]);
 };
