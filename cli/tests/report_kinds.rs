@@ -83,7 +83,7 @@ fn a_page_has_the_kinds_of_its_blocks() {
     let file = shipped("resnet50_sweep.default");
     let object: Value = serde_json::from_str(&call(&["report", "--json", &file]).out).expect("one object");
     let (device, unknown) = (&object["devices"][0], Value::from(8));
-    for more in [&[][..], &["--page-size", "160KiB"]] {
+    for more in [&[][..], &["--page-size", "164KiB"]] {
         let page = page(&folder, &file, more);
         let (data, log, told) = pieces_with(&page, "block_told").swap_remove(0);
         assert_eq!(told.len(), log.blocks.len());

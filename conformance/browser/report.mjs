@@ -1,7 +1,7 @@
 // Tests pages of `parkade report` in headless Chromium, opened from files without a network: the browser reports no error or warning;
 // hovering, zooming and the slider work, in each section of a page with several; the pictures show the figures that the text states; each
-// colour has a row in a legend, and a kind has the same colour there and in its table; and from 390 to 3840 pixels, light and dark, all
-// text is readable and nothing is wider than the screen.
+// colour has a row in a legend, also where the system chooses all other colours, and a kind has the same colour there and in its table; and
+// from 390 to 3840 pixels, light and dark, all text is readable and nothing is wider than the screen.
 //
 //     npm install --prefix target/browser playwright-core
 //     NODE_PATH=target/browser/node_modules node conformance/browser/report.mjs PARKADE [OUT_FOLDER] [RECORDING...]
@@ -247,6 +247,12 @@ async function examineScreens(page, name, sections) {
       await page.screenshot({ path: join(out, `${name}.${width}.${theme}.png`), fullPage: true });
     }
   }
+  const colours = () => page.locator(`${EXAMINED} .legend i`).evaluateAll((signs) => signs.map((sign) => getComputedStyle(sign).backgroundColor));
+  const before = await colours();
+  await page.emulateMedia({ forcedColors: "active" });
+  const after = await colours();
+  check("where the system chooses all colours, legends keep theirs", before.length > 0 && before.join() === after.join());
+  await page.emulateMedia({ forcedColors: "none" });
 }
 
 /** Where the heap is coloured by kind: the rows of the table of kinds whose colour is not that of the legend. */
@@ -274,9 +280,9 @@ async function examineRanks(context) {
 
 /** A page limited to some moments: its slider stops only at those, and each shows the whole heap. */
 async function examineSmall(context, recording) {
-  console.log("a page limited to 160 KiB");
+  console.log("a page limited to 164 KiB");
   const file = resolve(out, "small.html");
-  execFileSync(binary, ["report", recording, "-o", file, "--force", "--page-size", "160KiB"]);
+  execFileSync(binary, ["report", recording, "-o", file, "--force", "--page-size", "164KiB"]);
   const { page, complaints } = await open(context, file);
   const words = await within(page, ".at-moment .note").innerText();
   const count = Number(/at ([\d,]+) selected points/.exec(words)?.[1].replace(",", ""));

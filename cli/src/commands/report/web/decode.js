@@ -129,23 +129,39 @@ class Pyramid {
 
   /** Of the moments from `first` to `last`, both included. */
   range(first, last) {
-    let [from, to] = [this.place(first), this.place(last) + 1];
-    let [least, most] = [Infinity, -Infinity];
-    let layer = 0;
-    const look = (i) => {
-      const [min, max] = this.layers[layer];
-      if (min[i] < least) least = min[i];
-      if (max[i] > most) most = max[i];
-    };
-    while (from < to) {
-      while (from < to && (from & 7 || layer + 1 === this.layers.length)) look(from++);
-      while (from < to && to & 7) look(--to);
-      if (from >= to) break;
-      from >>= 3;
-      to >>= 3;
-      layer += 1;
+    const { least, most } = this.ranges([first], [last]);
+    return [least[0], most[0]];
+  }
+
+  /** The same of several stretches. It is called for every pixel of every frame, so it makes nothing but its answer. */
+  ranges(first, last) {
+    const { length } = first;
+    const [least, most] = [new Float64Array(length), new Float64Array(length)];
+    const top = this.layers.length - 1;
+    for (let i = 0; i < length; i += 1) {
+      let from = this.place(first[i]);
+      let to = this.place(last[i]) + 1;
+      let low = Infinity;
+      let high = -Infinity;
+      for (let layer = 0; from < to; layer += 1) {
+        const min = this.layers[layer][0];
+        const max = this.layers[layer][1];
+        for (; from < to && (from & 7 || layer === top); from += 1) {
+          if (min[from] < low) low = min[from];
+          if (max[from] > high) high = max[from];
+        }
+        while (from < to && to & 7) {
+          to -= 1;
+          if (min[to] < low) low = min[to];
+          if (max[to] > high) high = max[to];
+        }
+        from >>= 3;
+        to >>= 3;
+      }
+      least[i] = low;
+      most[i] = high;
     }
-    return [least, most];
+    return { least, most };
   }
 }
 

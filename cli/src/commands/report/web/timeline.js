@@ -129,8 +129,21 @@ class Timeline extends TimelinePicture {
 
   /** The moments that a pixel shows, both included. */
   momentsAt(x) {
-    const first = this.clamped(this.toMoment(this.at(x)));
-    return [first, Math.max(first, this.clamped(Math.ceil(this.toMoment(this.at(x + 1))) - 1))];
+    const [[first], [last]] = this.momentsBetween(x, 1);
+    return [first, last];
+  }
+
+  /** The first and the last moments that each of these pixels shows. */
+  momentsBetween(left, count) {
+    const [first, last] = [new Uint32Array(count), new Uint32Array(count)];
+    let start = this.toMoment(this.at(left));
+    for (let i = 0; i < count; i += 1) {
+      const end = this.toMoment(this.at(left + i + 1));
+      first[i] = this.clamped(start);
+      last[i] = Math.max(first[i], this.clamped(Math.ceil(end) - 1));
+      start = end;
+    }
+    return [first, last];
   }
 
   hint(event) {

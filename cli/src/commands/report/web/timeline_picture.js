@@ -127,38 +127,40 @@ class TimelinePicture extends Plot {
 
   /** Returns whether a pixel shows several amounts of allocated memory. */
   paintLevels(context, box, y) {
-    const count = Math.ceil(box.right - box.left);
-    const spans = [];
-    for (let i = 0; i < count; i += 1) spans.push(this.momentsAt(box.left + i));
+    const [first, last] = this.momentsBetween(box.left, Math.ceil(box.right - box.left));
     const { reserved, active, allocated } = this.run.levels;
-    const ranges = (level) => spans.map(([first, last]) => level.range(first, last));
-    const area = (list, end, colour) => {
+    const area = (values, colour) => {
       context.beginPath();
       context.moveTo(box.left, box.bottom);
-      list.forEach((range, i) => {
-        context.lineTo(box.left + i, y(range[end]));
-        context.lineTo(box.left + i + 1, y(range[end]));
-      });
-      context.lineTo(box.left + count, box.bottom);
+      this.traceSteps(context, values, box.left, y);
+      context.lineTo(box.left + values.length, box.bottom);
       context.fillStyle = colour;
       context.fill();
     };
-    const [held, busy, used] = [ranges(reserved), ranges(active), ranges(allocated)];
+    const [held, used] = [reserved.ranges(first, last), allocated.ranges(first, last)];
     const { colours } = theme;
-    const hasRanges = used.some(([least, most]) => least < most);
-    area(held, 1, colours.reserved);
-    if (this.isPending) area(busy, 1, colours.active);
-    if (hasRanges) area(used, 1, colours["allocated-soft"]);
-    area(used, 0, colours.allocated);
+    const hasRanges = used.least.some((least, i) => least < used.most[i]);
+    area(held.most, colours.reserved);
+    if (this.isPending) area(active.ranges(first, last).most, colours.active);
+    if (hasRanges) area(used.most, colours["allocated-soft"]);
+    area(used.least, colours.allocated);
     context.beginPath();
-    held.forEach((range, i) => {
-      context[i ? "lineTo" : "moveTo"](box.left + i, y(range[1]));
-      context.lineTo(box.left + i + 1, y(range[1]));
-    });
+    context.moveTo(box.left, y(held.most[0]));
+    this.traceSteps(context, held.most, box.left, y);
     context.strokeStyle = colours["reserved-line"];
     context.lineWidth = px(1.25);
     context.stroke();
     return hasRanges;
+  }
+
+  /** Continues a path along these values, each of which is a pixel wide. */
+  traceSteps(context, values, left, y) {
+    for (let i = 0; i < values.length; ) {
+      const value = values[i];
+      context.lineTo(left + i, y(value));
+      while (i < values.length && values[i] === value) i += 1;
+      context.lineTo(left + i, y(value));
+    }
   }
 
   paintLimit(context, box, y) {
