@@ -114,6 +114,10 @@ def test_a_sweep_is_continued(rows_of_one_machine, tmp_path, command):
     with pytest.raises(parkade.Error, match="a different build of parkade than"):
         parkade.sweep(SMALL, POLICIES, seeds=2, output=path)
     assert path.read_bytes() == older
+    lines = rows_of_one_machine.splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    with pytest.raises(parkade.Error, match="has gaps"):
+        parkade.sweep(SMALL, POLICIES, seeds=2, output=path)
 
 
 def test_the_summary_is_that_of_merge(rows_of_one_machine, tmp_path, command):
