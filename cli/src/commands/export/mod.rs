@@ -5,114 +5,37 @@
 //! bytes after each entry; blocks are asynchronous slices by address, named after what they hold; out-of-memory errors and driver calls
 //! are instants; annotations are slices. Events are written one by one.
 //!
-//! `simulated` exports a run under a policy.
+//! `args` has the arguments, `perfetto` writes traces, and `simulated` exports a run under a policy.
 
+mod args;
+mod perfetto;
 mod simulated;
 
-use std::cmp::Reverse;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-
 use anyhow::{Result, bail};
-use clap::{Parser, ValueEnum};
 use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
-use parkade_analysis::StackNames;
-use parkade_analysis::annotations::{Scope, scopes};
-use parkade_analysis::holders::{Holders, Told};
-use parkade_analysis::timeline::{BlockLife, NEVER, Timeline};
-use parkade_recording::{Action, DeviceRecording, Recording, StackId, Style, write};
+use parkade_analysis::holders::Holders;
+use parkade_analysis::timeline::Timeline;
+use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
 use parkade_replay::recognition::Recognition;
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, SelfCheck, VerifyError, VerifyOptions, verify_device};
 use parkade_research::workload::trace;
-use serde::Serialize;
 
-use crate::commands::simulated::UnderPolicy;
+use self::args::Format;
+use self::perfetto::{Run, Slices, write_trace};
 use crate::commands::sweep::plan::{recorded_program, stem};
 use crate::terminal::answer::Answer;
-use crate::terminal::args::{self, Force, Json};
+use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{all, sections, view};
 use crate::terminal::output::{self, Tone};
-use crate::terminal::outputs::{Outputs, Target, Wanted};
+use crate::terminal::outputs::{Outputs, Wanted};
 use crate::terminal::recording::{self, MadeBy};
 use crate::terminal::run_words::{self, Checked};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
 use crate::terminal::{progress, size};
 
-/// Write the replay of a snapshot as a snapshot or a Perfetto trace.
-///
-/// The file opens wherever PyTorch's own files do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify.
-/// The requests are the recording's, with their stacks, times and annotations; every decision is made again, as in parkade
-/// replay. If its oldest entries are missing, the blocks in use before its first entry are requested first.
-///
-/// Without --settings the trace equals the recording's, entry by entry, if the recording has its oldest entries and its settings,
-/// verifies, and had no memory limit or is given the same one by --limit. Under other conditions, requests that failed or were
-/// retried for lack of memory may succeed, which the command reports. Addresses of expandable segments may differ.
-///
-/// With --format perfetto the result is a trace for https://ui.perfetto.dev and chrome://tracing: counters of allocated, active
-/// and reserved bytes, blocks named after what they hold, out-of-memory errors, driver calls, annotations. Without --settings,
-/// --limit, --capacity and --stop-at-oom it is the recorded run itself.
-///
-/// With --format requests the result is the program's requests and frees, which any simulator can read and which parkade sweep
-/// -w trace.jsonl runs under any policy; docs/trace.md describes the lines.
-///
-/// With --policy the result is a simulation: the policy serves the requests of the recording, of a request trace or of a workload.
-/// The file states the policy, and PyTorch's viewers show its heap.
-#[derive(Parser)]
-#[command(after_help = "Examples:
-  parkade export snapshot.pickle --settings expandable_segments:True -o expandable.pickle
-  parkade export snapshot.pickle --settings '' --limit 12GiB --stop-at-oom -o oom.pickle
-  parkade verify oom.pickle --limit 12GiB
-  parkade export snapshot.pickle --format perfetto -o trace.json
-  parkade export snapshot.pickle --format requests -o trace.jsonl
-  parkade export snapshot.pickle --policy bfc -o bfc.pickle
-  parkade export -w gpt2 --policy compaction -o compaction.pickle
-  parkade export snapshot.pickle --format perfetto --blocks 1000 --settings expandable_segments:True -o trace.json
-
-Exit code: 0 the file is written (even if the run ran out of memory), 2 could not run.")]
-pub(crate) struct Args {
-    /// The recording.
-    #[arg(required_unless_present = "workload")]
-    file: Option<PathBuf>,
-    #[command(flatten)]
-    under: UnderPolicy,
-    #[command(flatten)]
-    replay: args::Replay,
-    /// The file to write, uncompressed; `-` is standard output. An existing file is not overwritten without --force.
-    #[arg(short, long, value_name = "FILE")]
-    output: Target,
-    /// What to write: a snapshot, a trace for Perfetto, or the requests alone.
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-    /// With --format perfetto: the number of blocks of each device to show as slices, the largest first. The counters include all
-    /// blocks.
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    blocks: usize,
-    /// Only this device [default: all].
-    #[arg(long, value_name = "NUMBER")]
-    device: Option<u32>,
-    /// Stop at the first out-of-memory error, as a program that does not catch it would. Without this option the replay continues with
-    /// the other requests.
-    #[arg(long)]
-    stop_at_oom: bool,
-    #[command(flatten)]
-    force: Force,
-    #[command(flatten)]
-    json: Json,
-}
-
-/// A format to write.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-enum Format {
-    /// A snapshot file, as PyTorch writes.
-    #[default]
-    Snapshot,
-    /// A trace file in Chrome's JSON format.
-    Perfetto,
-    /// The requests alone, one JSON object per line, for any simulator of allocators (docs/trace.md).
-    Requests,
-}
+pub(crate) use self::args::Args;
 
 /// How often memory ran short in a device's recorded run.
 #[derive(Clone, Copy)]
@@ -175,16 +98,6 @@ impl Command for Args {
 }
 
 impl Args {
-    /// The recording; empty if the program is a workload.
-    fn file(&self) -> &Path {
-        self.file.as_deref().unwrap_or(Path::new(""))
-    }
-
-    /// The recording or the workload, as it was given.
-    fn program_name(&self) -> String {
-        self.file.as_ref().map_or_else(|| self.under.workload_name(), |file| file.display().to_string())
-    }
-
     fn replayed(&self) -> Result<Made> {
         let args = &self.replay;
         // Parsed before the file is read, so that mistyped settings fail immediately.
@@ -265,12 +178,6 @@ impl Args {
 }
 
 impl Args {
-    /// Whether the run must be replayed under other settings or in other memory.
-    const fn replays(&self) -> bool {
-        let args = &self.replay;
-        args.settings.is_some() || args.limit.is_some() || args.capacity.is_some() || self.stop_at_oom
-    }
-
     /// Writes the requests of one device, which no settings change.
     fn write_requests(
         &self,
@@ -322,7 +229,7 @@ fn shortages(recording: &Recording, exported: &Exported, own: &VerifyOptions) ->
     recording.devices.iter().filter(replayed).map(of_device).collect()
 }
 
-fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
+fn notes(args: &Replay, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
     let mut notes: Vec<String> = run_words::failed_check(device.self_check).into_iter().collect();
     if let Some(entry) = device.first_failure {
         notes.push(format!("out of memory {}, first at entry {entry} of the file", output::times(device.stats.num_ooms)));
@@ -440,299 +347,5 @@ view! {
         mismatches: u64 = device.0.mismatches,
         /// The number of requests that failed for a reason other than memory.
         device_errors: u64 = device.0.device_errors,
-    }
-}
-
-/// One device's run.
-pub(super) struct Run<'a> {
-    pub(super) device: &'a DeviceRecording,
-    pub(super) timeline: Timeline,
-    pub(super) holders: Holders,
-}
-
-/// The number of blocks written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Slices {
-    /// Blocks written.
-    pub(super) blocks: usize,
-    /// Smaller blocks left out.
-    pub(super) left_out: usize,
-}
-
-/// An event.
-#[derive(Serialize)]
-struct Event<'a> {
-    name: &'a str,
-    ph: &'static str,
-    pid: u32,
-    tid: u32,
-    ts: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    /// The scope of an instant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    s: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<u64>,
-    args: EventArgs<'a>,
-}
-
-#[derive(Serialize, Default)]
-struct EventArgs<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    requested_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    free_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    entry: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stream: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    told_by: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stack: Option<&'a str>,
-}
-
-/// Information about the file.
-#[derive(Serialize)]
-struct Metadata<'a> {
-    source: &'a str,
-    settings: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    simulated_policy: Option<&'a str>,
-    timestamps: &'static str,
-    first_time_us: Option<u64>,
-    blocks: usize,
-    smaller_blocks_left_out: usize,
-}
-
-const THREAD_OF_ANNOTATIONS: u32 = 1;
-const THREAD_OF_EVENTS: u32 = 2;
-
-/// Writes the runs, with the `most_blocks` largest blocks of each device.
-fn write_trace(
-    out: &mut dyn Write,
-    source: &str,
-    recording: &Recording,
-    runs: &[Run<'_>],
-    most_blocks: usize,
-) -> io::Result<Slices> {
-    let is_timed = runs.iter().all(|run| run.device.trace.iter().all(|entry| entry.time().is_some()));
-    let times = runs.iter().filter_map(|run| run.device.trace.iter().filter_map(|entry| entry.time()).min());
-    let first_time_us = times.min().filter(|_| is_timed);
-    let kept = |run: &Run<'_>| run.timeline.log.blocks.len().min(most_blocks);
-    let blocks = runs.iter().map(kept).sum();
-    let all: usize = runs.iter().map(|run| run.timeline.log.blocks.len()).sum();
-    let slices = Slices { blocks, left_out: all - blocks };
-    let metadata = Metadata {
-        source,
-        settings: recording.settings.as_ref().and_then(|settings| settings.text.as_deref()).unwrap_or_default(),
-        simulated_policy: recording.simulated.as_deref(),
-        timestamps: match first_time_us {
-            Some(_) => "microseconds since first_time_us, which is in microseconds since 1970",
-            None => "the file has no times: the number of an entry stands for microseconds",
-        },
-        first_time_us,
-        blocks: slices.blocks,
-        smaller_blocks_left_out: slices.left_out,
-    };
-    write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[", output::json(&metadata)?)?;
-    let mut events = Events { out, is_first: true };
-    let names = StackNames::of(&recording.stacks);
-    for run in runs {
-        let mut writer =
-            OfDevice { recording, names: &names, run, clock: Clock::of(run.device, first_time_us), events: &mut events };
-        writer.write(&scopes(&recording.annotations, run.device), most_blocks)?;
-    }
-    writeln!(out, "\n]}}")?;
-    Ok(slices)
-}
-
-/// Writes events one after the other, separated by commas.
-struct Events<'a> {
-    out: &'a mut dyn Write,
-    is_first: bool,
-}
-
-impl Events<'_> {
-    fn add(&mut self, event: &Event<'_>) -> io::Result<()> {
-        self.out.write_all(if self.is_first { b"\n" } else { b",\n" })?;
-        self.is_first = false;
-        self.out.write_all(output::json(event)?.as_bytes())
-    }
-}
-
-/// The times of moments.
-struct Clock(Vec<u64>);
-
-impl Clock {
-    /// Microseconds since the first time of all devices; a clock that goes back counts as standing still.
-    fn of(device: &DeviceRecording, first_us: Option<u64>) -> Clock {
-        let mut now = 0;
-        let times = device.trace.iter().enumerate().map(|(at, entry)| {
-            now = first_us.map_or(at as u64, |first| entry.time().unwrap_or(0).saturating_sub(first).max(now));
-            now
-        });
-        Clock(times.collect())
-    }
-
-    /// The beginning of a moment: the time of the entry that leads to it, and for the first moment that of the first entry.
-    fn at(&self, moment: u32) -> u64 {
-        let entry = (moment as usize).saturating_sub(1);
-        self.0.get(entry).or(self.0.last()).copied().unwrap_or(0)
-    }
-}
-
-struct OfDevice<'a, 'e, 'o> {
-    recording: &'a Recording,
-    names: &'a StackNames,
-    run: &'a Run<'a>,
-    clock: Clock,
-    events: &'e mut Events<'o>,
-}
-
-impl<'a> OfDevice<'a, '_, '_> {
-    fn write(&mut self, scopes: &[Scope], most_blocks: usize) -> io::Result<()> {
-        let number = self.run.device.device;
-        self.name("process_name", 0, format!("GPU {number}: memory"))?;
-        self.name("thread_name", THREAD_OF_ANNOTATIONS, "annotations".to_owned())?;
-        self.name("thread_name", THREAD_OF_EVENTS, "the driver's calls and errors".to_owned())?;
-        for scope in scopes {
-            let (from, to) = (self.clock.at(scope.from.saturating_add(1)), self.clock.at(scope.to));
-            let event = self.event("X", &scope.name, from, EventArgs::default());
-            self.events.add(&Event { tid: THREAD_OF_ANNOTATIONS, dur: Some(to.saturating_sub(from)), ..event })?;
-        }
-        let log = &self.run.timeline.log;
-        let starts = largest(&log.blocks, most_blocks);
-        let ends_later = |block: &BlockLife| block.freed != NEVER && block.freed > block.born;
-        let mut ends: Vec<usize> = starts.iter().copied().filter(|&place| ends_later(&log.blocks[place])).collect();
-        ends.sort_by_key(|&place| log.blocks[place].freed);
-        let (mut starts, mut ends) = (starts.into_iter().peekable(), ends.into_iter().peekable());
-        let mut stacks = Stacks { names: self.names, known: None, text: String::new() };
-        for moment in 0..=self.run.timeline.entries as u32 {
-            self.counters(moment)?;
-            while let Some(place) = ends.next_if(|&place| log.blocks[place].freed <= moment) {
-                self.end(place, self.clock.at(moment))?;
-            }
-            while let Some(place) = starts.next_if(|&place| log.blocks[place].born <= moment) {
-                self.begin(place, self.clock.at(moment), &mut stacks)?;
-                // The block was freed before the first entry, but other streams still used it then.
-                if log.blocks[place].freed <= log.blocks[place].born {
-                    self.end(place, self.clock.at(moment))?;
-                }
-            }
-            self.instant(moment)?;
-        }
-        Ok(())
-    }
-
-    fn event<'n>(&self, ph: &'static str, name: &'n str, ts: u64, args: EventArgs<'n>) -> Event<'n> {
-        // Viewers reserve process 0 for the idle process.
-        let pid = self.run.device.device.saturating_add(1);
-        Event { name, ph, pid, tid: 0, ts, cat: None, id: None, s: None, dur: None, args }
-    }
-
-    fn name(&mut self, what: &str, tid: u32, name: String) -> io::Result<()> {
-        let event = self.event("M", what, 0, EventArgs { name: Some(name), ..EventArgs::default() });
-        self.events.add(&Event { tid, ..event })
-    }
-
-    /// The levels at a moment that differ from those of the moment before.
-    fn counters(&mut self, moment: u32) -> io::Result<()> {
-        let levels = &self.run.timeline.levels;
-        for (name, level) in [("allocated", &levels.allocated), ("active", &levels.active), ("reserved", &levels.reserved)] {
-            let at = moment as usize;
-            let now = level.get(at).copied().unwrap_or(0);
-            if at == 0 || level.get(at - 1) != Some(&now) {
-                let args = EventArgs { bytes: Some(now), ..EventArgs::default() };
-                self.events.add(&self.event("C", name, self.clock.at(moment), args))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self, place: usize, ts: u64, stacks: &mut Stacks<'_>) -> io::Result<()> {
-        let block = &self.run.timeline.log.blocks[place];
-        let told = self.told(place);
-        let args = EventArgs {
-            bytes: Some(block.size),
-            requested_bytes: Some(block.requested),
-            told_by: Some(told.how.name()),
-            stack: stacks.text(self.recording, block.stack),
-            ..EventArgs::default()
-        };
-        let event = self.event("b", told.kind.name(), ts, args);
-        self.events.add(&Event { cat: Some("block"), id: Some(id(block)), ..event })
-    }
-
-    fn end(&mut self, place: usize, ts: u64) -> io::Result<()> {
-        let event = self.event("e", self.told(place).kind.name(), ts, EventArgs::default());
-        self.events.add(&Event { cat: Some("block"), id: Some(id(&self.run.timeline.log.blocks[place])), ..event })
-    }
-
-    fn told(&self, place: usize) -> Told {
-        self.run.holders.told.get(place).copied().unwrap_or(Told::NOTHING)
-    }
-
-    /// The entry that leads to a moment, if it is an error or a driver call.
-    fn instant(&mut self, moment: u32) -> io::Result<()> {
-        let Some(at) = (moment as usize).checked_sub(1) else { return Ok(()) };
-        let Some(entry) = self.run.device.trace.get(at) else { return Ok(()) };
-        let args = EventArgs { entry: Some(at), stream: Some(entry.stream), ..EventArgs::default() };
-        let (name, scope, args) = match entry.action {
-            Action::Oom => {
-                ("out of memory", "p", EventArgs { requested_bytes: Some(entry.size), free_bytes: Some(entry.address), ..args })
-            }
-            Action::SegmentAlloc | Action::SegmentFree | Action::SegmentMap | Action::SegmentUnmap => {
-                let address = Some(format!("{:#x}", entry.address));
-                (entry.action.name(), "t", EventArgs { bytes: Some(entry.size), address, ..args })
-            }
-            _ => return Ok(()),
-        };
-        let event = self.event("i", name, self.clock.at(moment), args);
-        self.events.add(&Event { tid: THREAD_OF_EVENTS, s: Some(scope), ..event })
-    }
-}
-
-fn id(block: &BlockLife) -> String {
-    format!("{:#x}", block.address)
-}
-
-/// The indices of the largest blocks, in order of allocation; among equals the first.
-fn largest(blocks: &[BlockLife], most: usize) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..blocks.len()).collect();
-    if places.len() > most {
-        places.sort_by_key(|&place| (Reverse(blocks[place].size), place));
-        places.truncate(most);
-        places.sort_unstable();
-    }
-    places
-}
-
-/// Caches the text of the most recently requested stack, because neighbouring blocks often share theirs.
-struct Stacks<'n> {
-    names: &'n StackNames,
-    known: Option<StackId>,
-    text: String,
-}
-
-impl Stacks<'_> {
-    /// The calls that matter to a reader, the innermost first; `None` without a stack.
-    fn text(&mut self, recording: &Recording, stack: StackId) -> Option<&str> {
-        if self.known != Some(stack) {
-            let mut calls = self.names.readable(&recording.stacks, stack);
-            calls.reverse();
-            self.text = calls.join("\n");
-            self.known = Some(stack);
-        }
-        Some(self.text.as_str()).filter(|text| !text.is_empty())
     }
 }

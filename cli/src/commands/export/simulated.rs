@@ -9,7 +9,8 @@ use parkade_recording::{Style, write};
 use parkade_research::study::Ending;
 use parkade_research::workload::trace;
 
-use super::{Args, Format, Run, Slices, write_trace};
+use super::args::{Args, Format};
+use super::perfetto::{Run, Slices, write_trace};
 use crate::commands::simulated::program::{self, Asked, Kind};
 use crate::commands::simulated::run::{self, Memory, Simulation};
 use crate::terminal::answer::Answer;

@@ -28,11 +28,12 @@ use parkade_replay::recognition::{Asked, Recognition, find_limit};
 use parkade_replay::{
     DeviceVerdict, Prediction, ReplaySettings, Requests, SelfCheck, VerifyError, VerifyOptions, learned_addresses, verify_device,
 };
+use parkade_research::study;
 use rayon::prelude::*;
 
 use super::labels::Labels;
-use super::simulated::{self, Simulated};
 use crate::commands::advise;
+use crate::commands::simulated::packing::AgainstPacking;
 use crate::commands::simulated::program::Kind;
 use crate::commands::simulated::{PackingSteps, UnderPolicy};
 use crate::terminal::args::{self, Files, Force, Json, Profile};
@@ -272,6 +273,18 @@ pub(super) struct Device {
     pub(super) simulated: Option<Simulated>,
 }
 
+/// What a report shows about a device's run under a policy.
+pub(super) struct Simulated {
+    pub(super) policy: String,
+    pub(super) outcome: study::Outcome,
+    /// The place of the request that was refused.
+    pub(super) fails_at: Option<usize>,
+    pub(super) against: Option<AgainstPacking>,
+    /// The words on it.
+    pub(super) words: Vec<String>,
+    pub(super) notes: Vec<String>,
+}
+
 /// The three levels.
 pub(super) struct Curves {
     pub(super) allocated: Curve,
@@ -289,9 +302,6 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 }
 
 pub(super) fn gather(args: &Args) -> Result<Report> {
-    if let Some(policy) = args.under.policy_for(&args.file)? {
-        return simulated::gather(args, policy);
-    }
     // Parsed before the file is read, so that mistyped settings fail immediately.
     let named = args.profile.map(Profile::rules);
     given_settings(args, named.unwrap_or_else(recording::newest_release))?;

@@ -54,7 +54,10 @@ impl Command for Args {
         }
         // Claimed before the file is read, which may take long.
         let outputs = self.outputs(&[&self.file])?;
-        let gathered = gather::gather(self);
+        let gathered = self.under.policy_for(&self.file).and_then(|policy| match policy {
+            Some(policy) => simulated::gather(self, policy),
+            None => gather::gather(self),
+        });
         let mut report =
             if self.under.is_workload() { gathered? } else { gathered.with_context(|| self.file.display().to_string())? };
         for (target, bytes) in self.made(&report)? {

@@ -12,10 +12,9 @@ use parkade_analysis::timeline::{Levels, Served, TimeSamples, Timeline, holders}
 use parkade_policies::Named;
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::{DeviceVerdict, NotInFile};
-use parkade_research::study;
 
 use super::gather::{
-    Args, Device, Limit, MOST_TIMES, OVERVIEW_BUCKETS, Origin, Report, curves, longest_phases, peak_reserved_moment,
+    Args, Device, Limit, MOST_TIMES, OVERVIEW_BUCKETS, Origin, Report, Simulated, curves, longest_phases, peak_reserved_moment,
 };
 use super::holders::{OfKind, kinds_at_peak};
 use super::json::{Drawn, Held, Marked, Span};
@@ -26,18 +25,6 @@ use crate::commands::simulated::program::{Asked, Kind, Program};
 use crate::commands::simulated::run::{self, Memory, Run, Simulation};
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::recording::{self, MadeBy};
-
-/// What a report shows about a device's run under a policy.
-pub(super) struct Simulated {
-    pub(super) policy: String,
-    outcome: study::Outcome,
-    /// The place of the request that was refused.
-    fails_at: Option<usize>,
-    pub(super) against: Option<AgainstPacking>,
-    /// The words on it.
-    pub(super) words: Vec<String>,
-    pub(super) notes: Vec<String>,
-}
 
 /// Runs the programs under a policy.
 pub(super) fn gather(args: &Args, policy: Named) -> Result<Report> {

@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use parkade_research::workload::lifetimes::{Lifetime, Lifetimes, Lives, StepsFrom};
 
-use super::Args;
+use super::args::Args;
 use crate::commands::simulated::program::{Asked, Kind, Program, Programs};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, view};

@@ -6,7 +6,7 @@ use parkade_research::study::{Excess, first_excess};
 use rayon::prelude::*;
 
 use super::plan::{self, Args, Study};
-use super::series;
+use super::rows::plenty;
 use crate::terminal::json_struct::view;
 
 /// Returns the first request that a policy cannot serve in the memory of the packing, by policy and workload. The result is empty
@@ -19,7 +19,7 @@ pub(super) fn find(args: &Args, study: &Study, beside: &[Option<BoundRatios>]) -
     let mut found: Vec<Vec<Option<Excess>>> = vec![Vec::new(); study.policies.len()];
     for (source, beside) in study.sources.iter().zip(beside) {
         let workload = (source.make)(1);
-        let options = series::options(&study.plan, &workload);
+        let options = plenty(&study.plan, &workload);
         let of_policy = |policy| first_excess(&workload, policy, &options, beside.as_ref()?.packing_bytes);
         let excesses: Vec<Option<Excess>> = pool.install(|| study.policies.par_iter().map(of_policy).collect());
         found.iter_mut().zip(excesses).for_each(|(of_policy, excess)| of_policy.push(excess));

@@ -10,8 +10,7 @@ use parkade_research::study::{self, LOAD_UNIT_BYTES, Point, RunOptions, Series, 
 use parkade_research::workload::Workload;
 
 use super::grids;
-use super::rows::{Finished, subject};
-use super::series;
+use super::rows::{Finished, plenty, subject};
 use crate::terminal::markup::{escape, fill, point};
 use crate::terminal::output::shorten;
 use crate::terminal::size::show_bytes;
@@ -114,7 +113,7 @@ impl<'a> ShownRuns<'a> {
         let workload = (source.make)(1);
         let left_out: Vec<&str> = finished.taking_a_share().collect();
         let policies = finished.policies.iter().enumerate().filter(|(_, policy)| !left_out.contains(&&*policy.name)).collect();
-        Some(ShownRuns { source, options: series::options(plan, &workload), workload, policies })
+        Some(ShownRuns { source, options: plenty(plan, &workload), workload, policies })
     }
 
     /// The horizontal axis.

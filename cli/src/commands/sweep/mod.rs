@@ -89,7 +89,7 @@ impl Command for Args {
         let draws_holes = self.series.is_wanted();
         let finished = self.shown.finish(plan, rows, Overlap::default())?;
         let finished = Finished { sources, policies, beside, excesses, draws_holes, ..finished };
-        self.series.write(self, &finished, outputs)?;
+        series::write(self, &finished, outputs)?;
         self.shown.made(&finished)?.iter().try_for_each(|(target, bytes)| outputs.write(target, bytes))?;
         Ok(Found::Whole(Box::new(finished)))
     }

@@ -23,13 +23,12 @@ use parkade_research::workload::recorded::of_requests;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload, trace};
 
 use super::rows::Shard;
-use super::series::Series;
 use super::show::Shown;
 use super::usable::Usable;
 use crate::recordings::Inputs;
 use crate::terminal::args::{grid, suggestion};
 use crate::terminal::json_struct::{Word, all, view};
-use crate::terminal::outputs::Target;
+use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::progress::WrongArgument;
 use crate::terminal::{output, recording, size};
 
@@ -536,6 +535,41 @@ pub(super) struct LargestBatch {
     /// The device memory that the driver's context takes, with --largest-batch.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_or_none, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES, requires = "largest_batch")]
     pub(super) context: u64,
+}
+
+/// The options of the series.
+#[derive(Parser)]
+pub(super) struct Series {
+    /// Write the heap over the course of each run here, as CSV: live, reserved and mapped bytes, the largest hole and the number of
+    /// holes, by pool and stream, for each workload, policy and seed, with plenty of memory. A run has at most about 1,000 points,
+    /// which include every peak; --html then also draws the holes. `-` is standard output. An existing file is not overwritten
+    /// without --force.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["largest_batch", "list"])]
+    pub(super) series: Option<Target>,
+    /// The number of events in each part of a run, with --series: a part has a point at its most reserved and at its most allocated
+    /// bytes. 1 is a point for each event [default: a five-hundredth of the run].
+    #[arg(long, value_name = "EVENTS", requires = "series", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) series_step: Option<u64>,
+}
+
+impl Series {
+    /// Whether the series is wanted.
+    pub(super) const fn is_wanted(&self) -> bool {
+        self.series.is_some()
+    }
+
+    /// Refuses a series of a part of the sweep.
+    pub(super) fn check(&self, parts: u64) -> Result<()> {
+        if self.is_wanted() && parts > 1 {
+            bail!("--series describes all runs of a sweep, whatever --shard selects: leave --shard out");
+        }
+        Ok(())
+    }
+
+    /// Adds the file to those that the command writes.
+    pub(super) fn add_to<'a>(&'a self, wanted: Wanted<'a>) -> Wanted<'a> {
+        wanted.writes("--series", self.series.as_ref())
+    }
 }
 
 /// Where the descriptions begin.

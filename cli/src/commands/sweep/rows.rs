@@ -15,11 +15,12 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail};
 use parkade_policies::{Named, base};
 use parkade_research::policies::policies;
-use parkade_research::study::Excess;
 use parkade_research::study::sweep::{
-    Ablations, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Source, Summary, build_of,
+    Ablations, BoundRatios, Capacity, CourseOfAll, Plan, PolicySummary, Precision, Row, Share, Source, Summary, build_of,
     needs_by_construction, takes_a_share_at_first,
 };
+use parkade_research::study::{Addresses, Excess, LOAD_UNIT_BYTES, RunOptions};
+use parkade_research::workload::Workload;
 use serde::{Deserialize, Serialize};
 
 use crate::terminal::args::policy;
@@ -415,6 +416,15 @@ impl Finished {
     /// meaningless.
     pub(super) fn taking_a_share(&self) -> impl Iterator<Item = &str> {
         self.plan.policies.iter().map(String::as_str).filter(|name| self.takes_a_share.contains(*name))
+    }
+}
+
+/// A device with plenty of memory, as the plan says.
+pub(super) fn plenty(plan: &Plan, workload: &Workload) -> RunOptions {
+    RunOptions {
+        addresses: Addresses::named(&plan.addresses).unwrap_or_default(),
+        preallocated_bytes: plan.preallocate.map_or(0, |share: Share| share.of(workload.load_bytes(LOAD_UNIT_BYTES))),
+        ..RunOptions::plenty()
     }
 }
 
