@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn free_memory_of_another_stream_does_not_help() {
-        let events = vec![allocate(0, 60), allocate(1, 10), Event::Allocate { buffer: 2, bytes: 20 * MIB, stream: 1 }, free(0)];
+        let events = [allocate(0, 60), allocate(1, 10), Event::Allocate { buffer: 2, bytes: 20 * MIB, stream: 1 }, free(0)];
         let events = [&events[..], &[allocate(3, 30), Event::Allocate { buffer: 4, bytes: 30 * MIB, stream: 1 }]].concat();
         let excess = found(events, "pytorch", 100).expect("it does not fit");
         assert_eq!((excess.here.free_bytes, excess.elsewhere.free_bytes), (0, 30 * MIB));

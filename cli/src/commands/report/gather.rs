@@ -205,7 +205,7 @@ pub(super) enum Origin {
     /// The recorded run.
     Recorded {
         /// Its settings.
-        settings: ReplaySettings,
+        settings: Box<ReplaySettings>,
         /// The release that made the recording.
         made_by: Recognition,
     },
@@ -222,7 +222,7 @@ pub(super) enum Origin {
 
 impl Origin {
     /// The settings of the recorded run.
-    pub(super) const fn settings(&self) -> Option<&ReplaySettings> {
+    pub(super) fn settings(&self) -> Option<&ReplaySettings> {
         match self {
             Origin::Recorded { settings, .. } => Some(settings),
             Origin::Simulated { .. } => None,
@@ -363,7 +363,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let labels = Labels::of((&names, &recording.stacks), used);
     Ok(Report {
         file: args.file.clone(),
-        origin: Origin::Recorded { settings, made_by },
+        origin: Origin::Recorded { settings: Box::new(settings), made_by },
         page_bytes: args.page_size,
         stacks: recording.stacks,
         names,

@@ -30,7 +30,7 @@ pub(crate) enum Found {
     /// A run under a policy.
     Simulated(Box<Simulated>),
     /// The lifetimes of the buffers.
-    Lifetimes(lifetimes::Found),
+    Lifetimes(Box<lifetimes::Found>),
 }
 
 impl Command for Args {
@@ -38,7 +38,7 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Found> {
         if self.lifetimes {
-            return lifetimes::find(self).map(Found::Lifetimes);
+            return lifetimes::find(self).map(|found| Found::Lifetimes(Box::new(found)));
         }
         match self.under.policy_for(&self.file)? {
             Some(policy) => simulated::simulate(self, policy).map(|found| Found::Simulated(Box::new(found))),
