@@ -240,6 +240,20 @@ fn the_limit_that_parkade_adds_is_read_and_written() {
     assert_eq!(load("snapshot.protocol4.pickle").run_limit, None);
 }
 
+#[test]
+fn the_policy_of_a_simulation_is_read_and_written() {
+    let limit = RunLimit { bytes: 14 << 30, source: LimitSource::Given };
+    for run_limit in [None, Some(limit)] {
+        let simulated = Some("best-fit-remap:handle=20MiB".into());
+        let simulation = Recording { run_limit, simulated, ..load("snapshot.protocol4.pickle") };
+        for style in [Style::Python, Style::Cpp] {
+            let again = read(&write(&simulation, style)).expect("written by us");
+            assert_eq!((&again.simulated, again.run_limit), (&simulation.simulated, run_limit), "{style:?}");
+        }
+    }
+    assert_eq!(load("snapshot.protocol4.pickle").simulated, None);
+}
+
 /// A recording of a real run, compared with known figures.
 #[test]
 fn a_real_recording_is_read() {
