@@ -98,7 +98,10 @@ mod tests {
         assert_eq!((&recorded.outcome.ending, recorded.events.len()), (&Ending::OutOfMemory, 5));
         let of_last = &recorded.entries[recorded.events[3].entries..];
         assert!(of_last.iter().any(|entry| entry.action == TraceAction::Oom), "{of_last:?}");
-        assert_eq!(recorded.events.last().map(|event| event.allocated_bytes), Some(70 * MIB));
+        let retried: Vec<bool> = recorded.events.iter().map(|event| event.is_retried).collect();
+        assert_eq!(retried, [false, false, false, false, true]);
+        assert_eq!((recorded.events[4].allocated_bytes, recorded.stats.num_ooms), (70 * MIB, 1));
+        assert_eq!(recorded.segments.len(), 2, "the heap at the end of the run");
     }
 
     #[test]

@@ -194,6 +194,19 @@ mod tests {
     }
 
     #[test]
+    fn a_part_has_its_two_peaks_and_the_run_its_last_event() {
+        let free = |buffer| Event::Free { buffer };
+        // After event 3, 100 MiB are reserved and 80 allocated; after event 4, 100 are allocated; then everything is released.
+        let first = [allocate(0, 60, 0), free(0), allocate(1, 40, 0), allocate(2, 40, 0), allocate(3, 20, 0)];
+        let events = [&first[..], &[free(1), free(2), free(3), Event::EmptyCache, allocate(4, 2, 0), free(4)]].concat();
+        let workload = Workload { name: "peaks".into(), events, ..Workload::default() };
+        let found = series(&workload, &named("pytorch").expect("a policy"), &RunOptions::plenty(), Some(100));
+        let points: Vec<_> = found.points.iter().map(|point| (point.event, point.all.reserved_bytes / MIB)).collect();
+        assert_eq!(points[..2], [(3, 100), (4, 100)]);
+        assert_eq!((points.len(), points[2].0), (3, 10), "{points:?}");
+    }
+
+    #[test]
     fn few_points_keep_every_peak_of_every_policy() {
         let workload = parse("mlp:depth=4,batch=8,steps=4").expect("a workload");
         for policy in CATALOGUE {
