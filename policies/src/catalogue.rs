@@ -392,8 +392,10 @@ mod tests {
 
     #[test]
     fn a_slash_inside_brackets_is_part_of_the_value() {
-        let error = Policies::default().grid("pytorch:settings=[a/b:1]").expect_err("no such setting").to_string();
-        assert!(error.contains("a/b"), "{error}");
+        for text in ["pytorch:settings=[a/b:1]", "pytorch:release=2.11/2.15;settings=[a/b:1]"] {
+            let error = Policies::default().grid(text).expect_err("no such setting").to_string();
+            assert!(error.starts_with("PyTorch refuses these settings") && error.contains("a/b"), "{text}: {error}");
+        }
     }
 
     #[test]
