@@ -2,11 +2,14 @@
 //! shrinks by what others hold. A device refuses operations on memory that does not (or no longer) belong to the
 //! caller, and a refusal changes nothing.
 
+use std::collections::BTreeMap;
+
 use parkade::device::DeviceBackend;
-use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
 use super::probe::{ends_empty, ensure, free_bytes, open, pages};
 use crate::backend::{AnyBackend, AnyDevice, Holdings, TestDevice};
+use crate::program::search::Draws;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// The entries of these rows.
@@ -14,7 +17,79 @@ pub(super) fn info_entries() -> Vec<Entry> {
     vec![
         Entry::new(Group::Contract, "info/never-more-than-there-is", "free plus held memory never exceeds the total", within),
         Entry::new(Group::Contract, "info/others-show", "memory that others hold does not count as free", others),
+        Entry::new(
+            Group::Contract,
+            "info/frees-return-everything",
+            "freed memory can be allocated again, however often",
+            returned,
+        ),
+        Entry::new(Group::Contract, "ranges/apart", "ranges that are held at the same time do not overlap", apart),
     ]
+}
+
+/// The number of equal ranges that fill the device in [`returned`], and of pages beyond them, so that a driver that takes
+/// or returns a page does not matter.
+const FILLING: u64 = 16;
+const SPARE_PAGES: u64 = 4;
+
+/// Does not rely on the free memory that the device reports: it may count what was lost.
+fn returned(backend: &AnyBackend, _: &Effort) -> Verdict {
+    let facts = backend.facts();
+    let (page, range) = (facts.page, Bytes((64 * MIB).next_multiple_of(facts.page.get())));
+    let mut device = open(backend, Some(Bytes(FILLING * range.get() + SPARE_PAGES * page.get())))?;
+    for round in 0..2 {
+        let mut held = Vec::new();
+        for _ in 0..FILLING {
+            let address = device.malloc(range).map_err(|error| {
+                Trouble::fail(format!(
+                    "range {} of {range} bytes was refused ({error}) after {} frees, although the device has room for {FILLING}: \
+                     free does not return all memory",
+                    held.len() + 1,
+                    round * (FILLING + 16 * SPARE_PAGES)
+                ))
+            })?;
+            held.push(address);
+        }
+        held.into_iter().try_for_each(|address| device.free(address))?;
+        for _ in 0..16 * SPARE_PAGES {
+            let address = device.malloc(page)?;
+            device.free(address)?;
+        }
+    }
+    let text = format!("{FILLING} ranges fill the device before and after the frees\n");
+    Ok(Evidence { text, operations: 4 * FILLING + 64 * SPARE_PAGES, ..Evidence::default() })
+}
+
+/// The number of ranges that [`apart`] allocates.
+const RANGES: u64 = 400;
+
+/// The sizes of requests differ by one page from those of freed ranges, so that a gap is often a page too small.
+fn apart(backend: &AnyBackend, effort: &Effort) -> Verdict {
+    let facts = backend.facts();
+    let mut device = open(backend, None)?;
+    let mut draws = Draws::new(effort.seed);
+    let mut held: BTreeMap<u64, u64> = BTreeMap::new();
+    for _ in 0..RANGES {
+        if held.len() > 24 || (!held.is_empty() && draws.below(5) < 2) {
+            let place = draws.below(held.len() as u64) as usize;
+            let start = held.keys().nth(place).copied().unwrap_or_default();
+            held.remove(&start);
+            device.free(DeviceAddress(start))?;
+        }
+        let size = pages(&facts, 1 + draws.below(6)).get() - draws.below(2) * (facts.page.get() / 2);
+        let start = device.malloc(Bytes(size))?.get();
+        let before = held.range(..=start).next_back().filter(|&(&other, &bytes)| other + bytes > start);
+        let overlapped = before.or_else(|| held.range(start..start + size).next());
+        ensure(overlapped.is_none(), || {
+            let (other, bytes) = overlapped.unwrap_or((&0, &0));
+            format!(
+                "malloc of {size} bytes returned {start:#x}, which overlaps the {bytes} bytes at {other:#x} that are still held"
+            )
+        })?;
+        held.insert(start, size);
+    }
+    held.into_keys().try_for_each(|start| device.free(DeviceAddress(start)))?;
+    Ok(Evidence { text: format!("{RANGES} ranges were allocated\n"), operations: RANGES, ..Evidence::default() })
 }
 
 /// Sizes of the allocations, in pages.

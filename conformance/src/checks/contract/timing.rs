@@ -62,6 +62,12 @@ fn entries_of_pending_work() -> Vec<Entry> {
             "work queued after a stream's wait for an event starts after the event",
             stream_wait,
         ),
+        Entry::new(
+            Group::Contract,
+            "events/not-early",
+            "an event is not complete, and a wait does not end, before the work in front of it has taken its time",
+            not_early,
+        ),
         Entry::new(Group::Contract, "events/wait", "a wait for an event lasts until the work before it is done", wait),
         Entry::new(Group::Contract, "events/synchronize-stream", "synchronizing a stream completes its events", synchronize),
     ]
@@ -248,6 +254,36 @@ fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.free(copied)?;
     ends_empty(&mut device, free_before)?;
     Ok(Evidence::text("the consumer waits and reads what was written"))
+}
+
+/// How much less than the stated time work may take, in nanoseconds: a device's clock may be coarse.
+const TOLERANCE_NS: u64 = 3_000_000;
+
+fn not_early(backend: &AnyBackend, _: &Effort) -> Verdict {
+    let mut device = open(backend, None)?;
+    let stream = device.streams()[1];
+    let work_ns = SPIN_NS / 2;
+    let mut events = Vec::new();
+    for ends_by in ["query", "wait", "synchronize_stream"] {
+        let work = Running::on(&mut device, stream, work_ns)?;
+        let event = recorded(&mut device, stream)?;
+        match ends_by {
+            // A simulated device's clock only moves when the host lets time pass.
+            "query" => {
+                while !device.is_complete(&event)? {
+                    device.pause(100_000);
+                }
+            }
+            "wait" => device.wait(&event)?,
+            _ => device.synchronize_stream(stream)?,
+        }
+        let took_ns = work.watch.now_ns(&mut device) - work.start_ns;
+        ensure(took_ns + TOLERANCE_NS >= work_ns, || {
+            format!("{ends_by}: an event behind work of {work_ns} ns was complete after {took_ns} ns")
+        })?;
+        events.push(event);
+    }
+    done(device, events, "three events behind 25 ms of work complete after 25 ms")
 }
 
 fn wait(backend: &AnyBackend, _: &Effort) -> Verdict {

@@ -165,7 +165,11 @@ fn fail_each(
         }
     }
     if failures == 0 {
-        return Err(Trouble::fail(format!("no program makes a driver call that could fail: {call:?}")));
+        let name = call.map_or("any", CallName::as_str);
+        return Err(Trouble::fail(format!(
+            "no program makes the driver call {name}, so none could fail; the allocator waits only for work that is still pending, so \
+             check whether the device completes events too early"
+        )));
     }
     Ok(Evidence { measured: format!("{failures} failures in {count} programs"), operations, text: String::new() })
 }
