@@ -1,8 +1,8 @@
 //! `parkade report` shows a recorded run as a page, as pictures, or as text for a terminal.
 //!
 //! `gather` computes everything once; `html`, `svg`, `text` and `json` show it, with the sentences of `words` and the tables of `holders`.
-//! `simulated` gathers a run under a policy. `labels` names stacks, `several` puts the ranks of a job on one page, `palette` has the colours. Style and script of the page are the
-//! files in `web/`.
+//! `simulated` gathers a run under a policy. `labels` names stacks, `several` puts the ranks of a job on one page, `palette` has the
+//! colours. Style and script of the page are the files in `web/`.
 
 mod gather;
 mod holders;
@@ -22,6 +22,8 @@ use anyhow::{Context, Result, bail};
 use parkade_analysis::ranks::RankRun;
 
 use self::gather::{Origin, PAGE, Part, Report, wrote};
+#[cfg(feature = "native")]
+use self::simulated::gather as under_policy;
 use crate::each::{Finished, OnEach, Together};
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;
@@ -44,6 +46,12 @@ sections! {
     "report --policy": simulated::SimulatedObject<'_>;
 }
 
+/// The page for browsers shows recorded runs; its module does not contain the simulation and the packer.
+#[cfg(not(feature = "native"))]
+fn under_policy(_: &Args, policy: parkade_policies::Named) -> Result<Report> {
+    bail!("a run under the policy {} is not in the page: use the program parkade", policy.name)
+}
+
 impl Command for Args {
     type Found = Shown;
 
@@ -55,7 +63,7 @@ impl Command for Args {
         // Claimed before the file is read, which may take long.
         let outputs = self.outputs(&[&self.file])?;
         let gathered = self.under.policy_for(&self.file).and_then(|policy| match policy {
-            Some(policy) => simulated::gather(self, policy),
+            Some(policy) => under_policy(self, policy),
             None => gather::gather(self),
         });
         let mut report =

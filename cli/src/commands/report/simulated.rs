@@ -1,6 +1,8 @@
 //! The report on a run under a policy: the same page, pictures and figures as for a recorded run, and where the policy first
 //! needs more memory than the best packing.
 
+#![cfg_attr(not(feature = "native"), allow(dead_code, reason = "the page for browsers shows recorded runs only"))]
+
 use std::sync::Arc;
 
 use anyhow::Result;

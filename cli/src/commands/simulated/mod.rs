@@ -4,8 +4,8 @@
 //! recording, as PyTorch's memory history would contain it; `packing` compares a policy's need with the best packing and names
 //! the blocks that are in the way.
 
-// The commands that are left without the feature use a part of these modules.
-#![cfg_attr(not(feature = "native"), allow(dead_code, reason = "export and stats use the rest"))]
+// Without the feature, only the option and its checks are used.
+#![cfg_attr(not(feature = "native"), allow(dead_code, reason = "the page for browsers shows recorded runs only"))]
 
 pub(crate) mod packing;
 pub(crate) mod program;
