@@ -43,3 +43,9 @@ fn all_with_pools() -> Vec<Shipped> {
     let names = loaded(shipped::names_in(&shipped::folder().join("pools")));
     names.iter().map(|name| read_with_pools(name)).collect()
 }
+
+/// Reads the recordings in `conformance/recordings/workloads`: kinds of programs for studies of policies.
+fn all_workloads() -> Vec<Shipped> {
+    let folder = shipped::folder().join("workloads");
+    loaded(shipped::names_in(&folder)).iter().map(|name| loaded(shipped::read_from(&folder, name))).collect()
+}
