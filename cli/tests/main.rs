@@ -41,6 +41,7 @@ mod report_answers;
 mod report_kinds;
 mod report_ranks;
 mod report_targets;
+mod request_traces;
 mod run_program;
 mod streams;
 mod sweep;

@@ -181,7 +181,8 @@ fn read_pieces<T>(pieces: Receiver<Vec<u8>>, read: impl FnOnce(&mut dyn FnMut(&m
 
 /// Returns the first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. There are fewer
 /// bytes if the data is damaged.
-pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
+#[must_use]
+pub fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
     let (mut decompressed, mut unpacking) = (Vec::new(), Unpacking::of(bytes, length));
     // A decoder that fails has already returned all that it could.
     while let Ok(true) = unpacking.next(&mut decompressed) {}

@@ -13,9 +13,12 @@
 mod catalogue;
 pub mod generators;
 pub mod lifetimes;
+mod profile;
 pub mod recorded;
 mod step;
 pub mod trace;
+mod trace_error;
+mod xla;
 
 pub use catalogue::{CATALOGUE, NamedWorkload, generator_names, keys, named, parse, transformer};
 pub use step::{RepeatingStep, Requested};

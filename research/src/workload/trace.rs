@@ -1,7 +1,8 @@
 //! Traces of any allocator, as text: one event per line, as a JSON object or as a row of a CSV file. They make a workload, and
 //! a workload can be written as one (docs/trace.md).
 //!
-//! Two other formats are recognized by their first line: the log of RMM's logging resource, and MiniMalloc's buffers.
+//! Four other formats are recognized by their beginning: the log of RMM's logging resource, MiniMalloc's buffers, the JSON of
+//! PyTorch's profiler, and XLA's buffer assignment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,32 +10,11 @@ use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Event, Malformed, Workload};
+pub use super::trace_error::TraceError;
+use super::{Event, Workload, profile, xla};
 
 /// A line that is longer than this is not read.
 const LONGEST_LINE_BYTES: u64 = 64 << 10;
-
-/// The reason why a trace cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum TraceError {
-    /// The file cannot be read.
-    #[error("cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// A line is not an event, or not one that may come next.
-    #[error("line {line}: {problem}")]
-    Line {
-        /// The line, counted from 1.
-        line: usize,
-        /// What is wrong.
-        problem: String,
-    },
-    /// The file has no request.
-    #[error("has no request: a trace has a line such as {{\"op\": \"allocate\", \"id\": 1, \"bytes\": 1048576}} for each")]
-    Empty,
-    /// The workload that the trace makes breaks a rule.
-    #[error("is not a program: {0}")]
-    Malformed(#[from] Malformed),
-}
 
 /// What happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -93,20 +73,84 @@ fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::E
     }))
 }
 
-/// Reads a trace in any of the formats. The workload gets this name; characters that names cannot have become `_`.
+/// Whether a file that begins with these bytes is a trace of another program that is recognized without the ending of its name:
+/// of PyTorch's profiler or of XLA.
+#[must_use]
+pub fn is_recognized(head: &[u8]) -> bool {
+    profile::is_profile(head) || xla::is_dump(head)
+}
+
+/// Returns what a file that begins with these bytes is, and what to do instead, if it is of a form that does not show the
+/// lifetimes of buffers.
+#[must_use]
+pub fn without_lifetimes(head: &[u8]) -> Option<&'static str> {
+    let has = |words: &str| head.windows(words.len()).any(|window| window == words.as_bytes());
+    WITHOUT_LIFETIMES.iter().find(|(all, _)| all.iter().any(|words| has(words))).map(|&(_, says)| says)
+}
+
+/// Words by which such forms are recognized, and what they are.
+const WITHOUT_LIFETIMES: [(&[&str], &str); 6] = [
+    (
+        &["BlockStored", "BlockRemoved", "AllBlocksCleared"],
+        "contains vLLM's KV cache events, which have no sizes in bytes: record vLLM with its profiler or \
+         as a PyTorch snapshot",
+    ),
+    (
+        &["GPU KV cache size", "Available KV cache memory"],
+        "is vLLM's log, which has totals but no buffers: record vLLM with its profiler or as a PyTorch snapshot",
+    ),
+    (
+        &["used_by_n_values", "Allocations sorted by size:", "Used values:"],
+        "is XLA's memory usage report or its list of values, which show no lifetimes: pass *-buffer-assignment.txt of the same \
+         program",
+    ),
+    (
+        &["Sum Total of in-use chunks"],
+        "is the log of XLA's or TensorFlow's BFC allocator, which has the chunks in use at one time but no lifetimes: pass what \
+         XLA writes with --xla_dump_to",
+    ),
+    (
+        // Strings of a pprof profile, with their lengths.
+        &["\u{b}allocations2\u{5}count2\u{5}space"],
+        "is JAX's device memory profile, which has the buffers in use at one time but no lifetimes: pass what XLA writes with \
+         --xla_dump_to",
+    ),
+    (
+        &["/host:CPU", "/host:metadata"],
+        "is a profile of JAX or TensorFlow, which parkade does not read: pass what XLA writes with --xla_dump_to",
+    ),
+];
+
+/// Reads a trace in any of the formats. The workload gets this name; characters that names cannot have become `_`. A profile of
+/// several devices makes a workload of each, whose name ends in the device's number.
+///
+/// XLA's two files are read one after the other.
 ///
 /// # Errors
 /// See [`TraceError`].
-pub fn read(name: &str, mut from: impl BufRead) -> Result<Workload, TraceError> {
-    let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.=".contains(c) { c } else { '_' };
-    let mut reader = Reader::default();
-    let first = from.fill_buf()?.iter().copied().find(|byte| !byte.is_ascii_whitespace());
-    if first == Some(b'{') {
-        json_lines(&mut reader, from)?;
-    } else {
-        rows(&mut reader, from)?;
+pub fn read(name: &str, mut from: impl BufRead) -> Result<Vec<Workload>, TraceError> {
+    let head = from.fill_buf()?.to_owned();
+    if profile::is_profile(&head) {
+        let devices = profile::read(from)?;
+        let is_one = devices.len() == 1;
+        let named = |device| if is_one { name.to_owned() } else { format!("{name}.device{device}") };
+        return devices.into_iter().map(|(device, requests)| of_requests(&named(device), requests)).collect();
     }
-    let mut workload = reader.workload;
+    let mut reader = Reader::default();
+    let outcome = if xla::is_dump(&head) {
+        xla::read(from).and_then(|found| lifetimes(&mut reader, found.iter().map(|one| (one.start, one.end, one.bytes))))
+    } else if head.trim_ascii_start().starts_with(b"{") {
+        json_lines(&mut reader, from)
+    } else {
+        rows(&mut reader, from)
+    };
+    outcome.map_err(|error| without_lifetimes(&head).map_or(error, TraceError::NoLifetimes))?;
+    Ok(vec![finished(name, reader.workload)?])
+}
+
+/// Names and checks a workload.
+fn finished(name: &str, mut workload: Workload) -> Result<Workload, TraceError> {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.=".contains(c) { c } else { '_' };
     if workload.buffers() == 0 {
         return Err(TraceError::Empty);
     }
@@ -212,16 +256,25 @@ struct BufferRow {
     size: u64,
 }
 
-/// Reads buffers with lifetimes. At equal times, buffers are freed before others are requested.
+/// Reads MiniMalloc's buffers.
 fn buffers<R: io::Read>(reader: &mut Reader, file: &mut csv::Reader<R>) -> Result<(), TraceError> {
-    let mut events = Vec::new();
+    let mut found = Vec::new();
     for (place, row) in file.deserialize::<BufferRow>().enumerate() {
         let problem = |problem: String| TraceError::Line { line: place + 2, problem };
         let row = row.map_err(|error| problem(error.to_string()))?;
         if row.lower >= row.upper {
             return Err(problem(format!("ends at {}, but begins at {}", row.upper, row.lower)));
         }
-        events.extend([(row.upper, Op::Free, place, row.size), (row.lower, Op::Allocate, place, row.size)]);
+        found.push((row.lower, row.upper, row.size));
+    }
+    lifetimes(reader, found.into_iter())
+}
+
+/// Adds buffers by their beginnings, ends and sizes. At equal times, buffers are freed before others are requested.
+fn lifetimes(reader: &mut Reader, buffers: impl Iterator<Item = (u64, u64, u64)>) -> Result<(), TraceError> {
+    let mut events = Vec::new();
+    for (place, (lower, upper, bytes)) in buffers.enumerate() {
+        events.extend([(upper, Op::Free, place, bytes), (lower, Op::Allocate, place, bytes)]);
     }
     events.sort_by_key(|&(time, op, place, _)| (time, op == Op::Allocate, place));
     for (_, op, place, bytes) in events {
@@ -229,6 +282,21 @@ fn buffers<R: io::Read>(reader: &mut Reader, file: &mut csv::Reader<R>) -> Resul
         reader.add(&event).map_err(|problem| TraceError::Line { line: place + 2, problem })?;
     }
     Ok(())
+}
+
+/// The program of a profiled device.
+fn of_requests(name: &str, requests: Vec<profile::Request>) -> Result<Workload, TraceError> {
+    let mut reader = Reader::default();
+    for (place, request) in requests.into_iter().enumerate() {
+        let (op, number, bytes) = match request {
+            profile::Request::Allocate { number, bytes } => (Op::Allocate, number, Some(bytes)),
+            profile::Request::Free { number } => (Op::Free, number, None),
+        };
+        let event = Line { op, id: Some(number.to_string()), bytes, stream: None, us: None, pool: None };
+        // A profile's requests are made so that they can follow each other; only their number may be too large.
+        reader.add(&event).map_err(|problem| TraceError::Line { line: place + 1, problem })?;
+    }
+    finished(name, reader.workload)
 }
 
 /// The workload so far, and the numbers of what is in use.
@@ -352,7 +420,8 @@ mod tests {
     use crate::workload::CATALOGUE;
 
     fn of(text: &str) -> Result<Workload, String> {
-        read("a trace", text.as_bytes()).map_err(|error| error.to_string())
+        let read = read("a trace", text.as_bytes()).map_err(|error| error.to_string())?;
+        Ok(<[Workload; 1]>::try_from(read).expect("one device")[0].clone())
     }
 
     const ALLOCATE: Event = Event::Allocate { buffer: 0, bytes: 700, stream: 0 };
@@ -366,13 +435,13 @@ mod tests {
             }
             let mut text = Vec::new();
             write(&workload, &mut text).expect("memory");
-            let again = read(&workload.name, &text[..]).expect("a trace");
+            let again = read(&workload.name, &text[..]).expect("a trace").remove(0);
             // Streams and pools are numbered in the order of their first use.
             assert_eq!(again.events.len(), workload.events.len(), "{}", known.name);
             assert_eq!((&again.steps, again.load_bytes(512)), (&workload.steps, workload.load_bytes(512)), "{}", known.name);
             let mut twice = Vec::new();
-            write(&read(&workload.name, &text[..]).expect("a trace"), &mut twice).expect("memory");
-            assert_eq!(read(&workload.name, &twice[..]).expect("a trace").events, again.events, "{}", known.name);
+            write(&again, &mut twice).expect("memory");
+            assert_eq!(read(&workload.name, &twice[..]).expect("a trace")[0].events, again.events, "{}", known.name);
         }
     }
 
@@ -401,6 +470,50 @@ mod tests {
         let freed = Event::Free { buffer: 0 };
         let second = Event::Allocate { buffer: 1, bytes: 800, stream: 0 };
         assert_eq!(of(buffers).expect("buffers").events, [ALLOCATE, freed, second, Event::Free { buffer: 1 }]);
+    }
+
+    /// A memory event of PyTorch's profiler.
+    fn profiled(us: u32, address: u32, bytes: i32, device: u32) -> String {
+        format!(
+            r#"{{"ph":"i","name":"[memory]","ts":{us}.5,"args":{{"Bytes":{bytes},"Addr":{address},"Device Id":{device},"Device Type":1}}}}"#
+        )
+    }
+
+    #[test]
+    fn profiles_and_xlas_buffers_are_traces() {
+        let profile = |events: &[String]| format!("{{\"schemaVersion\":1,\"traceEvents\":[{}]}}", events.join(","));
+        let one = profile(&[profiled(1, 8, 700, 0), profiled(3, 8, -700, 0)]);
+        assert_eq!(of(&one).expect("a profile").events, [ALLOCATE, Event::Free { buffer: 0 }]);
+        let two = profile(&[profiled(1, 8, 700, 0), profiled(2, 8, 800, 5)]);
+        let names: Vec<String> = read("a b", two.as_bytes()).expect("a profile").into_iter().map(|found| found.name).collect();
+        assert_eq!(names, ["a_b.device0", "a_b.device5"]);
+        let xla = "BufferAssignment:\nallocation 0: size 1500, preallocated-temp:\n value: <1 a @0> (size=700,offset=0): x\n \
+                   value: <2 b @0> (size=800,offset=700): x\nHloLiveRange (max 4):\n  BufferLiveRange:\n    a{}:0-1\n    b{}:2-4\n";
+        let second = Event::Allocate { buffer: 1, bytes: 800, stream: 0 };
+        assert_eq!(of(xla).expect("buffers").events, [ALLOCATE, Event::Free { buffer: 0 }, second, Event::Free { buffer: 1 }]);
+        assert!([&one, xla].iter().all(|text| is_recognized(text.as_bytes())));
+    }
+
+    #[test]
+    fn a_form_without_lifetimes_is_named() {
+        for (text, says) in [
+            ("[1.5,[[\"BlockStored\",[7],null,[1,2],16]]]\n", "contains vLLM's KV cache events"),
+            ("{\"type\":\"BlockRemoved\",\"block_hashes\":[7]}\n", "contains vLLM's KV cache events"),
+            ("INFO 11-29 GPU KV cache size: 1,000 tokens\n", "is vLLM's log"),
+            (
+                "Total bytes: 9 (9B)\n  cumulative_size; size; offset; used_by_n_values; shapes_list\n",
+                "pass *-buffer-assignment.txt",
+            ),
+            ("Total bytes used: 9 (9B)\nAllocations sorted by size:\n", "pass *-buffer-assignment.txt of the same program"),
+            ("\n\u{4}2\u{0}2\u{b}allocations2\u{5}count2\u{5}space", "is JAX's device memory profile"),
+            ("\n\u{9}\u{12}\u{7}/host:CPU", "is a profile of JAX or TensorFlow"),
+            ("I0000 Sum Total of in-use chunks: 9B\n", "pass what XLA writes with --xla_dump_to"),
+        ] {
+            let found = of(text).expect_err(text);
+            assert!(found.contains(says), "{text}: {found}");
+        }
+        let named = "{\"op\":\"allocate\",\"id\":1,\"bytes\":700,\"name\":\"BlockStored\"}\n";
+        assert_eq!(of(named).expect("a trace").events, [ALLOCATE], "a trace may contain such words");
     }
 
     #[test]

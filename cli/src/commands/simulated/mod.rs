@@ -27,7 +27,7 @@ const PACKING_STEPS: u64 = 20_000_000;
 #[derive(Args, Clone, Default)]
 pub(crate) struct UnderPolicy {
     /// Show the program under a parkade policy, such as bfc or compaction: a simulation in place of the recorded run, with the same
-    /// requests, as in parkade replay --policy. FILE may then also be a request trace (.jsonl, .csv). --limit and --capacity are the
+    /// requests, as in parkade replay --policy. FILE may then also be a request trace (docs/trace.md). --limit and --capacity are the
     /// policy's memory. parkade sweep --list lists all policies.
     #[arg(long, value_name = "NAME", group = "other_run")]
     pub(crate) policy: Option<String>,

@@ -101,7 +101,10 @@ impl Programs {
         if is_request_trace(file) {
             return Programs::of_workload(file.as_os_str(), asked);
         }
-        let recording = recording::read(file)?;
+        let recording = recording::read(file);
+        #[cfg(feature = "native")]
+        let recording = recording.map_err(|error| crate::commands::sweep::traces::why_unread(file, error));
+        let recording = recording?;
         let limit = RecordedLimit { recorded_limit: asked.recorded_limit };
         let (own, _, made_by) = limit.own_or_found(&recording)?;
         let chosen = recording::chosen(recording::traced(&recording), asked.device)?;
@@ -134,10 +137,10 @@ impl Programs {
     }
 }
 
-/// Whether a file is a request trace (docs/trace.md), by its name.
+/// Whether a file is a request trace (docs/trace.md).
 #[cfg(feature = "native")]
 pub(crate) fn is_request_trace(file: &Path) -> bool {
-    crate::commands::sweep::plan::is_trace(file)
+    crate::commands::sweep::traces::is_trace(file)
 }
 
 /// Only the program on a machine reads request traces.

@@ -15,6 +15,7 @@ pub(super) mod plan;
 pub(crate) mod rows;
 mod series;
 pub(crate) mod show;
+pub(in crate::commands) mod traces;
 mod usable;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,8 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -20,10 +18,11 @@ use parkade_research::study::Addresses;
 use parkade_research::study::largest_batch::CONTEXT_BYTES;
 use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, Precision, PreparedWorkload, Share, Source};
 use parkade_research::workload::recorded::of_requests;
-use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload, trace};
+use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::rows::Shard;
 use super::show::Shown;
+use super::traces;
 use super::usable::Usable;
 use crate::recordings::Inputs;
 use crate::terminal::args::{grid, suggestion};
@@ -209,7 +208,7 @@ fn plain(name: &str) -> String {
 /// A workload of the catalogue, a generated one by its description, or the devices of a recording.
 fn workload(item: &OsStr) -> Result<Vec<Found>> {
     let (text, path) = (item.to_string_lossy(), Path::new(item));
-    let read = if is_trace(path) { of_trace } else { of_recording };
+    let read = if traces::is_trace(path) { of_trace } else { of_recording };
     let of_file = || read(path).with_context(|| text.clone().into_owned());
     if let Some(known) = workload::named(&text) {
         return Ok(vec![of_catalogue(known)]);
@@ -269,14 +268,6 @@ fn described(text: &str) -> Result<Found> {
     Ok(Found { source, hash: None, file: None })
 }
 
-/// The endings of files that are traces of any allocator (docs/trace.md).
-const TRACES: [&str; 3] = ["jsonl", "ndjson", "csv"];
-
-/// Whether a file is a trace of any allocator, by its name.
-pub(in crate::commands) fn is_trace(path: &Path) -> bool {
-    TRACES.iter().any(|end| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(end)))
-}
-
 /// The program of a name, a description or a trace, with the first seed of a sweep.
 ///
 /// # Errors
@@ -288,12 +279,9 @@ pub(in crate::commands) fn only_workload(item: &OsStr) -> Result<Workload> {
     }
 }
 
-/// The program of a trace.
+/// The programs of a trace.
 fn of_trace(path: &Path) -> Result<Vec<Found>> {
-    let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
-    let file = File::open(path).map_err(|cause| anyhow!("cannot be read: {cause}"))?;
-    let workload = trace::read(&name, BufReader::new(file))?;
-    Ok(vec![of_program(workload, path)])
+    Ok(traces::read(path)?.into_iter().map(|workload| of_program(workload, path)).collect())
 }
 
 /// The program of a file, which is the same whatever the seed.
@@ -335,7 +323,7 @@ pub(in crate::commands) fn stem(path: &Path) -> String {
 
 /// Each device of a recording is a workload.
 fn of_recording(path: &Path) -> Result<Vec<Found>> {
-    let recording = recording::read(path)?;
+    let recording = recording::read(path).map_err(|error| traces::why_unread(path, error))?;
     let made_by = recording::made_by(&recording, &Asked::default())?;
     let own = VerifyOptions { settings: made_by.settings, limit_bytes: None, stats_file: None };
     let traced = recording::traced(&recording);
@@ -446,10 +434,9 @@ with --renew; with --force they are kept, and the result says how many rows each
 
 Exit code: 0 done, 1 if a policy broke, or with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {
-    /// Workloads: recordings, folders of recordings, traces (.jsonl, .csv), catalogue names, descriptions of generated workloads, or
-    /// all. Recordings with
-    /// the same name are distinguished by their folders. [default: all; with --largest-batch
-    /// transformer:preset=7b,mixed=on,steps=3]
+    /// Workloads: recordings, folders of recordings, traces (.jsonl, .csv, PyTorch's profiler, XLA: docs/trace.md), catalogue names,
+    /// descriptions of generated workloads, or all. Recordings with the same name are distinguished by their folders.
+    /// [default: all; with --largest-batch transformer:preset=7b,mixed=on,steps=3]
     #[arg(value_name = "WORKLOAD")]
     positional: Vec<OsString>,
     /// The same, separated by commas; may be given several times.
@@ -700,6 +687,8 @@ view! {
 
 #[cfg(test)]
 mod tests {
+    use parkade_research::workload::trace;
+
     use super::*;
 
     #[test]
