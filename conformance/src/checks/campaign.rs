@@ -16,7 +16,7 @@ use proptest::prelude::any;
 use proptest::strategy::{Strategy, ValueTree};
 
 use crate::backend::{AnyBackend, EventTiming};
-use crate::law::{Broken, Law, ensure};
+use crate::law::{Broken, Law};
 use crate::program::contents::Contents;
 use crate::program::draw::careful;
 use crate::program::player::{Cast, Habits, Outcome, Player};
@@ -28,7 +28,7 @@ use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
 /// A policy under test. Its type is erased, so that the checks are compiled once.
 #[derive(Clone)]
-pub(super) struct Subject {
+pub(crate) struct Subject {
     pub(super) name: String,
     /// Whether the commands know the policy by this name.
     is_named: bool,
@@ -83,7 +83,7 @@ impl Subject {
     }
 
     /// Returns PyTorch's policy, with the release and the settings of the setup, beside the reference allocator.
-    pub(super) fn pytorch() -> Subject {
+    pub(crate) fn pytorch() -> Subject {
         let make = |setup: &Setup| {
             let profile = setup.profile();
             let settings = Settings::from_environment_as(&profile.dialect, setup.text(setup.settings));
@@ -134,7 +134,7 @@ impl Subject {
     }
 
     /// Begins a careful program, or a wild one.
-    pub(super) fn begin_as(&self, backend: &AnyBackend, setup: &Setup, is_careful: bool) -> Result<Player, Stopped> {
+    pub(crate) fn begin_as(&self, backend: &AnyBackend, setup: &Setup, is_careful: bool) -> Result<Player, Stopped> {
         let setup = if self.has_reference && is_careful { setup.for_careful_programs() } else { *setup };
         let (make, reference) = (Arc::clone(&self.make), Arc::clone(&self.reference));
         let both = move || match (make(&setup), reference(&setup)) {
@@ -377,10 +377,14 @@ fn spread(points: &[u64], most: usize, shift: usize) -> Vec<u64> {
     (0..most).filter_map(|number| points.get(first + number * points.len() / most).copied()).collect()
 }
 
-/// The outcome of a run.
-struct Ran {
+/// The outcome of a run with planned failures.
+pub(super) struct Ran {
     /// The number of failures.
-    fired: u64,
+    pub(super) fired: u64,
+    /// The steps that reported one, in order.
+    pub(super) told: Vec<String>,
+    /// The steps that were performed.
+    pub(super) script: String,
     /// The device calls made in each step.
     calls: Vec<Vec<CallName>>,
     /// The time of these calls in nanoseconds, if the device reports it.
@@ -388,7 +392,7 @@ struct Ran {
 }
 
 /// Runs a program with these planned failures.
-fn run(
+pub(super) fn run(
     subject: &Subject,
     backend: &AnyBackend,
     setup: &Setup,
@@ -397,21 +401,26 @@ fn run(
 ) -> Result<Ran, Stopped> {
     let mut player = subject.begin(backend, setup)?;
     player.plan_faults(faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error)));
-    let mut told = 0;
+    let mut told = Vec::new();
     for (number, &step) in steps.iter().enumerate() {
         match player.apply(step) {
-            Ok(Outcome::Failed(_)) => told += 1,
+            Ok(Outcome::Failed(error)) => told.push(format!("step {number}, {step:?}: {error}")),
             Ok(_) => {}
             Err(broken) => return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), player.script())),
         }
     }
     let (fired, script) = (player.faults_fired(), player.script());
-    let enough: Result<(), Broken> = ensure(Law::Faults, told <= fired || subject.is_wrong, || {
-        format!("{fired} calls failed, but {told} steps reported a failure")
-    });
-    enough.map_err(|broken| Stopped::Broken(broken, script))?;
+    if told.len() as u64 > fired && !subject.is_wrong {
+        return Err(untold(fired, &told, script));
+    }
     let finished = player.finish()?;
-    Ok(Ran { fired, calls: finished.calls, driver_ns: finished.driver_ns })
+    Ok(Ran { fired, told, script, calls: finished.calls, driver_ns: finished.driver_ns })
+}
+
+/// Returns the failure of a run in which a wrong number of steps reported the failed calls.
+pub(super) fn untold(fired: u64, told: &[String], script: String) -> Stopped {
+    let seen = format!("{fired} driver calls failed, but {} steps reported a failure: {told:?}", told.len());
+    Stopped::Broken(Broken::new(Law::Faults, seen), script)
 }
 
 /// Returns a script that begins with the planned failures, which `parkade ops` cannot cause.

@@ -1,6 +1,6 @@
 //! The checks, as lists of entries: laws, policies, the device contract, PyTorch's own tests, and two devices in lockstep.
 
-mod campaign;
+pub(crate) mod campaign;
 pub mod contract;
 pub mod laws_any_policy;
 pub mod laws_pytorch;

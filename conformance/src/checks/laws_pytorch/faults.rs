@@ -12,16 +12,15 @@ use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade::{AllocError, Allocator};
-use parkade_sim::{CallName, FaultError, FaultPlan, When};
+use parkade_sim::{CallName, FaultError, When};
 use proptest::strategy::{Strategy, ValueTree};
 
 use super::programs::that_fail;
 use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, TestDevice, WitnessedDevice};
-use crate::checks::campaign::{self, Subject, trouble};
+use crate::checks::campaign::{self, Subject, run, trouble, untold};
 use crate::law::{Broken, Law, ensure};
 use crate::program::draw::careful;
-use crate::program::player::Outcome;
-use crate::program::search::{Stopped, may_expand, runner};
+use crate::program::search::{may_expand, runner};
 use crate::program::step::{Setup, Step};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -102,32 +101,6 @@ fn random(effort: &Effort) -> Vec<(Setup, Vec<Step>, bool)> {
     drawn.map(|(setup, steps)| (setup, steps, true)).collect()
 }
 
-/// The outcome of a run with planned failures.
-struct Ran {
-    /// The number of failures.
-    fired: u64,
-    /// The steps that reported one, in order.
-    told: Vec<String>,
-    /// The steps that were performed.
-    script: String,
-}
-
-fn run(backend: &AnyBackend, setup: &Setup, steps: &[Step], plan: FaultPlan) -> Result<Ran, Stopped> {
-    let mut player = Subject::pytorch().begin(backend, setup)?;
-    player.plan_faults(plan);
-    let mut told = Vec::new();
-    for (number, &step) in steps.iter().enumerate() {
-        match player.apply(step) {
-            Ok(Outcome::Failed(error)) => told.push(format!("step {number}, {step:?}: {error}")),
-            Ok(_) => {}
-            Err(broken) => return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), player.script())),
-        }
-    }
-    let (fired, script) = (player.faults_fired(), player.script());
-    player.finish()?;
-    Ok(Ran { fired, told, script })
-}
-
 /// Runs every program with the n-th call failing, for n = 1, 2, ... until no failure happens.
 fn fail_each(
     backend: &AnyBackend,
@@ -148,18 +121,15 @@ fn fail_each(
         };
         for n in (1..).step_by(stride) {
             let faults = plan(n);
-            let whole = faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error));
-            let ran = run(backend, &setup, &steps, whole).map_err(|stopped| trouble(stopped, &faults))?;
+            let ran = run(&Subject::pytorch(), backend, &setup, &steps, &faults).map_err(|stopped| trouble(stopped, &faults))?;
             operations += steps.len() as u64;
             if ran.fired == 0 {
                 break;
             }
             // An expandable segment may work around a failure.
             let is_one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !expands;
-            let told = ran.told.len() as u64;
-            if is_one && told != 1 || told > ran.fired {
-                let seen = format!("{} driver calls failed, but {told} steps reported a failure: {:?}", ran.fired, ran.told);
-                return Err(trouble(Stopped::Broken(Broken::new(Law::Faults, seen), ran.script), &faults));
+            if is_one && ran.told.len() != 1 {
+                return Err(trouble(untold(ran.fired, &ran.told, ran.script), &faults));
             }
             failures += ran.fired;
         }
