@@ -34,6 +34,10 @@ struct Shared<D> {
     reserved: BTreeMap<u64, u64>,
     /// The starts of the reserved ranges in which memory has ever been mapped.
     touched: BTreeSet<u64>,
+    /// Ranges with memory from `malloc`: start and size.
+    segments: BTreeMap<u64, u64>,
+    /// The first range that overlapped one that was still held.
+    overlap: Option<String>,
     /// The maximum memory that the device claims to have.
     most: Bytes,
     /// The number of events created.
@@ -54,6 +58,19 @@ impl<D> Clone for WitnessedDevice<D> {
     }
 }
 
+impl<D> Shared<D> {
+    /// Notes whether a range that the device hands out overlaps one that it has handed out and not taken back.
+    fn note_overlap(&mut self, call: &str, start: u64, size: u64) {
+        let end = start.saturating_add(size);
+        let last = |held: &BTreeMap<u64, u64>| held.range(..end).next_back().map(|(&other, &size)| (other, other + size));
+        let held = [last(&self.segments), last(&self.reserved)];
+        if let Some((other, last)) = held.into_iter().flatten().find(|&(_, last)| last > start) {
+            let text = format!("{call} returned [{start:#x}, {end:#x}), which overlaps [{other:#x}, {last:#x})");
+            self.overlap.get_or_insert(text);
+        }
+    }
+}
+
 impl<D> WitnessedDevice<D> {
     /// Wraps a device.
     #[must_use]
@@ -62,7 +79,9 @@ impl<D> WitnessedDevice<D> {
         let (reserved, touched) = (BTreeMap::new(), BTreeSet::new());
         let most = Bytes::MAX;
         let (calls, events, processes, wrong) = (None, 0, Vec::new(), None);
-        let shared = Shared { device, witness, faults, calls, reserved, touched, most, events, processes, wrong };
+        let (segments, overlap) = (BTreeMap::new(), None);
+        let shared =
+            Shared { device, witness, faults, calls, reserved, touched, segments, overlap, most, events, processes, wrong };
         WitnessedDevice(Rc::new(RefCell::new(shared)))
     }
 
@@ -140,6 +159,12 @@ impl<D> WitnessedDevice<D> {
         self.0.borrow_mut().wrong = Some(address);
     }
 
+    /// Returns how a range that the device handed out overlaps one that it had handed out before; `None` if none does.
+    #[must_use]
+    pub fn overlap(&self) -> Option<String> {
+        self.0.borrow().overlap.clone()
+    }
+
     /// Makes one call, unless the plan makes it fail.
     fn call<T>(&self, asked: MadeCall, make: impl FnOnce(&mut Shared<D>) -> Result<T, BackendError>) -> Result<T, BackendError> {
         let shared = &mut *self.0.borrow_mut();
@@ -199,16 +224,25 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
         let address = self.call(MadeCall::to(CallName::Malloc).of(size.get()), |shared| {
             let address = shared.device.malloc(size)?;
-            let Some(wrong) = shared.wrong.take() else { return Ok(address) };
-            shared.device.free(address)?;
-            Ok(DeviceAddress(wrong))
+            if let Some(wrong) = shared.wrong.take() {
+                shared.device.free(address)?;
+                shared.note_overlap("malloc", wrong, size.get());
+                return Ok(DeviceAddress(wrong));
+            }
+            shared.note_overlap("malloc", address.get(), size.get());
+            shared.segments.insert(address.get(), size.get());
+            Ok(address)
         })?;
         self.answered(address.get());
         Ok(address)
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        self.call(MadeCall::to(CallName::Free).at(address.get()), |shared| shared.device.free(address))
+        self.call(MadeCall::to(CallName::Free).at(address.get()), |shared| {
+            shared.device.free(address)?;
+            shared.segments.remove(&address.get());
+            Ok(())
+        })
     }
 
     fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
@@ -216,8 +250,10 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
             let address = shared.device.reserve(size)?;
             if let Some(wrong) = shared.wrong.take() {
                 shared.device.unreserve(address, size)?;
+                shared.note_overlap("reserve", wrong, size.get());
                 return Ok(DeviceAddress(wrong));
             }
+            shared.note_overlap("reserve", address.get(), size.get());
             shared.reserved.insert(address.get(), size.get());
             Ok(address)
         })?;

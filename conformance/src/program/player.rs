@@ -563,3 +563,37 @@ impl Setup {
         Setup { settings: if is_unsafe { 0 } else { self.settings }, ..*self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parkade::units::MIB;
+
+    use super::super::search::Stopped;
+    use super::super::step::{Setup, Step};
+    use crate::backend::AnyBackend;
+    use crate::checks::campaign::Subject;
+    use crate::law::Law;
+
+    /// The device is at fault, and neither the allocator nor the reference allocator is asked about it.
+    #[test]
+    fn a_device_that_hands_out_a_range_twice_is_named() {
+        for (text, call) in [("", "malloc"), ("expandable_segments:True", "reserve")] {
+            for is_careful in [true, false] {
+                let setup = Setup::PLAIN.with_settings(text);
+                let player = Subject::pytorch().begin_as(&AnyBackend::simulated(), &setup, is_careful);
+                let mut player = player.expect("a simulated device");
+                player.play(&[Step::Allocate(30 * MIB, 0)]).expect("there is room");
+                let first = player.caller.held[0].allocation.address().get();
+                player.caller.device.answer_wrongly(first + 2 * MIB);
+                let Err(Stopped::Broken(broken, script)) = player.play(&[Step::Allocate(30 * MIB, 1)]) else {
+                    panic!("{call}: nothing was found")
+                };
+                let expected = format!("{call} returned [{:#x}, ", first + 2 * MIB);
+                let overlapped = format!("which overlaps [{first:#x}, ");
+                let text = broken.to_string();
+                assert!(broken.law == Law::Device && text.contains(&expected) && text.contains(&overlapped), "{text}");
+                assert_eq!(script.lines().filter(|line| line.starts_with("alloc ")).count(), 2, "{script}");
+            }
+        }
+    }
+}
