@@ -174,7 +174,8 @@ def switched(text, bugs, mutant):
             # The arms' types differ, so they are boxed.
             kind = re.sub(r"\s*\+\s*use<[^>]*>", "", returned["kind"])
             given = head[: returned.start()]
-            if "'" not in kind and kind == returned["kind"]:
+            # A lifetime within a type, as in `Iterator<Item = LiveBlock<'_>>`, is no bound.
+            if not re.search(r"\+\s*'|'(?!_)", kind) and kind == returned["kind"]:
                 if given.count("&") > 1:
                     # An omitted lifetime would be only that of `self`.
                     given = named_lifetime(given)
