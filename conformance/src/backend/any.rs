@@ -21,13 +21,13 @@ impl AnyBackend {
     /// Erases a backend's type.
     #[must_use]
     pub fn new<B: Backend<Device: 'static> + Send + Sync + 'static>(backend: B) -> AnyBackend {
-        AnyBackend(Arc::new(Erased(backend)))
+        AnyBackend(Arc::new(Erased(backend, AnyDevice::new)))
     }
 
     /// Returns parkade's simulated device.
     #[must_use]
     pub fn simulated() -> AnyBackend {
-        AnyBackend::new(Simulated)
+        AnyBackend(Arc::new(Erased(Simulated, AnyDevice::copyable)))
     }
 }
 
@@ -39,8 +39,8 @@ impl Deref for AnyBackend {
     }
 }
 
-/// A backend whose devices are [`AnyDevice`]s.
-struct Erased<B>(B);
+/// A backend whose devices become [`AnyDevice`]s.
+struct Erased<B: Backend>(B, fn(B::Device) -> AnyDevice);
 
 impl<B: Backend<Device: 'static>> Backend for Erased<B> {
     type Device = AnyDevice;
@@ -50,7 +50,7 @@ impl<B: Backend<Device: 'static>> Backend for Erased<B> {
     }
 
     fn open(&self, needs: &Needs) -> Result<AnyDevice, Unable> {
-        self.0.open(needs).map(AnyDevice::new)
+        self.0.open(needs).map(self.1)
     }
 
     fn facts(&self) -> DeviceFacts {
@@ -68,14 +68,35 @@ impl<B: Backend<Device: 'static>> Backend for Erased<B> {
 
 /// Any device.
 pub struct AnyDevice {
-    device: Box<dyn TestDevice<Event = AnyEvent, Physical = AnyPhysical>>,
+    device: Box<dyn Duplicable>,
+}
+
+/// A device that identifies events and memory by numbers.
+trait Duplicable: TestDevice<Event = AnyEvent, Physical = AnyPhysical> {
+    /// Returns a second device in the same state; `None` if the device cannot be copied.
+    fn duplicate(&self) -> Option<AnyDevice>;
 }
 
 impl AnyDevice {
     /// Erases a device's type.
     #[must_use]
     pub fn new<D: TestDevice + 'static>(device: D) -> AnyDevice {
-        AnyDevice { device: Box::new(Numbered { device, events: Table::default(), memory: Table::default() }) }
+        AnyDevice::numbered(device, None)
+    }
+
+    /// Does the same for a device that can be copied.
+    fn copyable<D: TestDevice<Event: Clone, Physical: Clone> + Clone + 'static>(device: D) -> AnyDevice {
+        AnyDevice::numbered(device, Some(Numbered::again))
+    }
+
+    fn numbered<D: TestDevice + 'static>(device: D, copy: Option<Again<D>>) -> AnyDevice {
+        AnyDevice { device: Box::new(Numbered { device, events: Table::default(), memory: Table::default(), copy }) }
+    }
+
+    /// Returns a second device in the same state, whose events and memory have the same numbers; `None` if the device cannot
+    /// be copied.
+    pub(super) fn duplicate(&self) -> Option<AnyDevice> {
+        self.device.duplicate()
     }
 }
 
@@ -86,14 +107,15 @@ impl fmt::Debug for AnyDevice {
 }
 
 /// An event of an [`AnyDevice`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AnyEvent(usize);
 
 /// Memory of an [`AnyDevice`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AnyPhysical(usize);
 
 /// Objects by number. A number is reused after its object has been removed.
+#[derive(Clone)]
 struct Table<T> {
     kept: Vec<Option<T>>,
     unused: Vec<usize>,
@@ -135,11 +157,28 @@ impl<T> Table<T> {
     }
 }
 
+/// Copies a device.
+type Again<D> = fn(&Numbered<D>) -> Numbered<D>;
+
 /// A device that identifies events and memory by numbers.
 struct Numbered<D: DeviceBackend> {
     device: D,
     events: Table<D::Event>,
     memory: Table<D::Physical>,
+    copy: Option<Again<D>>,
+}
+
+impl<D: DeviceBackend<Event: Clone, Physical: Clone> + Clone> Numbered<D> {
+    fn again(&self) -> Numbered<D> {
+        let (device, events, memory) = (self.device.clone(), self.events.clone(), self.memory.clone());
+        Numbered { device, events, memory, copy: self.copy }
+    }
+}
+
+impl<D: TestDevice + 'static> Duplicable for Numbered<D> {
+    fn duplicate(&self) -> Option<AnyDevice> {
+        self.copy.map(|copy| AnyDevice { device: Box::new(copy(self)) })
+    }
 }
 
 /// Methods that forward to the field `device`.

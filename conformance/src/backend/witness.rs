@@ -20,6 +20,8 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{CallName, FaultError, FaultPlan};
 
+use super::any::AnyDevice;
+
 /// PyTorch's allocator on a witnessed device, with its trace as a list.
 pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;
 
@@ -193,6 +195,30 @@ impl<D> WitnessedDevice<D> {
     #[must_use]
     pub fn newest_processes(&self) -> Vec<ProcessMemory> {
         self.0.borrow().processes.clone()
+    }
+}
+
+impl WitnessedDevice<AnyDevice> {
+    /// Returns a second device in the same state, as if it had lived through everything that this one has; `None` if the
+    /// device cannot be copied. A clone is a second handle to the same device.
+    #[must_use]
+    pub(crate) fn duplicate(&self) -> Option<WitnessedDevice<AnyDevice>> {
+        let Shared { device, witness, faults, calls, reserved, touched, segments, overlap, most, events, processes, wrong } =
+            &*self.0.borrow();
+        Some(WitnessedDevice(Rc::new(RefCell::new(Shared {
+            device: device.duplicate()?,
+            witness: witness.clone(),
+            faults: faults.clone(),
+            calls: calls.clone(),
+            reserved: reserved.clone(),
+            touched: touched.clone(),
+            segments: segments.clone(),
+            overlap: overlap.clone(),
+            most: *most,
+            events: *events,
+            processes: processes.clone(),
+            wrong: *wrong,
+        }))))
     }
 }
 
@@ -539,7 +565,7 @@ impl Witness {
 }
 
 /// An event with the stream and number of its newest record.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct WitnessedEvent<E> {
     event: E,
     /// Events are numbered from 1 in order of creation.

@@ -12,8 +12,8 @@ use parkade::settings::Settings;
 use parkade::trace::TraceEntry;
 use parkade_policies::Named;
 use parkade_sim::{CallName, FaultError, FaultPlan, When};
-use proptest::prelude::any;
-use proptest::strategy::{Strategy, ValueTree};
+use proptest::prelude::{any, prop};
+use proptest::strategy::{BoxedStrategy, Strategy, ValueTree};
 
 use crate::backend::{AnyBackend, EventTiming};
 use crate::law::{Broken, Law};
@@ -80,6 +80,15 @@ impl Subject {
             contents: Contents::Ends,
             fault_seeds: vec![0],
         }
+    }
+
+    /// Returns a policy that can be cloned.
+    pub(super) fn clonable<P: Policy + Clone + 'static>(
+        name: impl Into<String>,
+        make: impl Fn() -> P + Send + Sync + 'static,
+    ) -> Subject {
+        let subject = Subject::new(name, |_| PyTorch::new(Settings::default()));
+        Subject { make: Arc::new(move |_| Tested::Clonable(Box::new(make()))), ..subject }
     }
 
     /// Returns PyTorch's policy, with the release and the settings of the setup, beside the reference allocator.
@@ -264,14 +273,84 @@ pub(super) fn determinism(subject: &Subject, backend: &AnyBackend, effort: &Effo
     })
 }
 
-/// Checks that an allocator returns all its memory whenever it is dropped.
+/// The calls that may fail while an allocator is dropped.
+const DROPPING: [CallName; 3] = [CallName::Free, CallName::StreamSynchronize, CallName::MemRelease];
+
+/// Checks that an allocator returns all its memory whenever it is dropped, also if a call fails then, and waits before for those
+/// who may still use it.
 pub(super) fn dropped(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
-    run_cases(&a_part(effort), 0x901e, &careful(EventTiming::Seeded(0), LONGEST), |(setup, steps)| {
+    let strategy = (careful(EventTiming::Seeded(0), LONGEST), 0..2 * DROPPING.len(), 1..4_u64);
+    let strategy = strategy.prop_map(|((setup, steps), place, n)| (setup, steps, (place, n)));
+    run_cases(&a_part(effort), 0x901e, &strategy, |(setup, steps, (place, n))| {
         let player = subject.play(backend, setup, steps)?;
         let script = player.script();
-        player.abandon().map_err(|broken| Stopped::Broken(broken.during("dropped"), script))?;
+        player
+            .abandon(DROPPING.get(*place).map(|&call| (call, *n)))
+            .map_err(|broken| Stopped::Broken(broken.during("dropped"), script))?;
         Ok(steps.len() as u64)
     })
+}
+
+/// Checks clones of an allocator, made in any state, and clones of clones: each goes on as its original does, and originals refuse
+/// what only their clones have handed out. A driver call may fail at any time. The device of the programs is simulated, because
+/// only such a device can be copied with the allocator.
+pub(super) fn clones(subject: &Subject, effort: &Effort, programs: BoxedStrategy<Program>, is_careful: bool) -> Verdict {
+    let failing = prop::option::weighted(0.2, 1..200_u64);
+    let strategy = (programs, failing, prop::collection::vec(any::<u8>(), 1..4));
+    let strategy = strategy
+        .prop_map(|((setup, steps), failing, places)| (Setup { has_callbacks: false, ..setup }, steps, (failing, places)));
+    run_cases(&a_part(effort), 0x9021, &strategy, |(setup, steps, (failing, places))| {
+        let mut first = subject.begin_as(&AnyBackend::simulated(), setup, is_careful)?;
+        if let Some(n) = *failing {
+            first.plan_faults(FaultPlan::none().and(When::Nth(n), ILLEGAL_ADDRESS));
+        }
+        let mut places: Vec<usize> = places.iter().map(|&place| usize::from(place) % (steps.len() + 1)).collect();
+        places.sort_unstable();
+        family(first, steps, &places)
+    })
+}
+
+/// Plays a program with a clone at each of these places: the first is a clone of the given allocator, and each of the others one of
+/// the clone before it.
+fn family(first: Player, steps: &[Step], places: &[usize]) -> Result<u64, Stopped> {
+    let mut family = vec![(first, 0, 0)];
+    for &place in places {
+        let Some((original, from, _)) = family.last_mut() else { break };
+        original.play(&steps[*from..place])?;
+        *from = place;
+        let copy = (original.duplicate()?, place, original.newest_name());
+        family.push(copy);
+    }
+    // The newest clone ends first, so its originals find what they share with it in a different state.
+    for (player, from, _) in family.iter_mut().rev() {
+        player.play(&steps[*from..])?;
+    }
+    for place in 1..family.len() {
+        let (originals, clones) = family.split_at_mut(place);
+        let (clone, _, since) = &clones[0];
+        originals.iter_mut().try_for_each(|(original, ..)| original.refuse_from(clone, *since))?;
+    }
+    let (script, count) = (family[0].0.script(), family.len());
+    let mut ends = Vec::new();
+    // An original is dropped before its clones end.
+    for (player, ..) in family {
+        ends.push(player.finish()?);
+    }
+    let differs = ends.windows(2).position(|pair| pair[0] != pair[1]);
+    let seen = |place: usize| {
+        let [original, clone] = [&ends[place], &ends[place + 1]];
+        let at = (0..original.trace.len().max(clone.trace.len())).find(|&at| original.trace.get(at) != clone.trace.get(at));
+        let [own, other] = [original, clone].map(|end| at.and_then(|at| end.trace.get(at)).map_or("no entry".to_owned(), entry));
+        format!(
+            "clone {} of {count} did not go on as its original did, whose first different entry of the trace is {own}, and the clone's \
+             {other}: a policy's clone must have all of its state, and share none",
+            place + 1
+        )
+    };
+    match differs {
+        Some(place) => Err(Stopped::Broken(Broken::new(Law::Determinism, seen(place)), script)),
+        None => Ok((steps.len() * count) as u64),
+    }
 }
 
 fn a_part(effort: &Effort) -> Effort {

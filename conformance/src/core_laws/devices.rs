@@ -19,8 +19,6 @@ pub(crate) type AnyKeptCore = Allocator<Kept, Box<dyn Policy>, Vec<TraceEntry>>;
 
 /// A simulated device that outlives its allocator, so that a law can see what the allocator leaves behind. A clone is a
 /// separate device in the same state.
-///
-/// A handle to the device. The law keeps a second handle ([`Kept::share`]).
 #[derive(Debug)]
 pub(crate) struct Kept {
     device: Rc<RefCell<SimDevice>>,
@@ -45,11 +43,6 @@ impl Kept {
     /// Returns the same device, limited to this many pages per call.
     pub(crate) fn with_runs(self, most_pages: u64) -> Kept {
         Kept { most_pages, ..self }
-    }
-
-    /// Returns another handle to the same device.
-    pub(crate) fn share(&self) -> Kept {
-        Kept { device: Rc::clone(&self.device), most_pages: self.most_pages }
     }
 
     pub(crate) fn look(&self) -> Ref<'_, SimDevice> {

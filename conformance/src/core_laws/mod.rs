@@ -2,7 +2,6 @@
 
 mod answers;
 mod bounds;
-mod clones;
 mod devices;
 mod free_blocks;
 mod policies;
@@ -12,7 +11,6 @@ mod settings;
 mod tables;
 mod two_devices;
 
-pub(crate) use clones::{AnyClonable, copies_of};
 pub use run::{Draws, Failure, Outcome};
 pub use settings::check_settings;
 
@@ -28,7 +26,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 23] = [
+pub const LAWS: [CoreLaw; 21] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says or fails with the specified error",
@@ -73,17 +71,6 @@ pub const LAWS: [CoreLaw; 23] = [
         name: "reference/most-pools",
         says: "the allocator accepts 32,767 private pools and refuses the next one",
         check: bounds::pools,
-    },
-    CoreLaw {
-        name: "reference/clones",
-        says: "a clone can free what its originals held, is independent of them, and refuses all other frees",
-        check: clones::check,
-    },
-    CoreLaw {
-        name: "endings/clones",
-        says: "a clone continues as its original does, from any state; an allocator that is dropped waits for the users of \
-               its memory and returns everything",
-        check: clones::copies,
     },
     CoreLaw {
         name: "reference/handles",

@@ -17,6 +17,7 @@ use crate::reference_model::Reference;
 use crate::reference_model::allocator::{Deed, FreeBlock, Graphs, Saved};
 
 /// The reference allocator, and what it needs to follow a program.
+#[derive(Clone)]
 pub(crate) struct Beside {
     pub(super) reference: Reference,
     /// Its checkpoints, in the order of the caller's.

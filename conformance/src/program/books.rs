@@ -67,6 +67,7 @@ impl Leaving {
 }
 
 /// The record of who holds which memory.
+#[derive(Clone)]
 pub(crate) struct Books {
     expected: Expected,
     facts: DeviceFacts,
@@ -139,8 +140,7 @@ impl Books {
             Step::Restore(which) if !caller.checkpoints.is_empty() => {
                 let pool = caller.checkpoints[which % caller.checkpoints.len()].pool;
                 let own = caller.held.iter().filter(|held| held.pool == pool);
-                self.before_restore =
-                    Some((caller.core.segments(), caller.core.stats().clone(), own.clone().map(Held::in_a_clone).collect()));
+                self.before_restore = Some((caller.core.segments(), caller.core.stats().clone(), own.clone().cloned().collect()));
                 own.filter_map(|held| Leaving::of(held, &witness)).collect()
             }
             _ => Vec::new(),

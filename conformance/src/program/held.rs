@@ -33,17 +33,19 @@ impl Held {
         self.allocation.address()
     }
 
-    /// Returns a second handle to the allocation.
-    pub(super) fn in_a_clone(&self) -> Held {
-        let Held { allocation, name, is_raw, requested, home, pool, last, holds, told, is_captured } = self;
-        let (allocation, holds, told) = (allocation.in_a_clone(), holds.clone(), told.clone());
-        let (name, is_raw, requested, home) = (*name, *is_raw, *requested, *home);
-        Held { allocation, name, is_raw, requested, home, pool: *pool, last: *last, holds, told, is_captured: *is_captured }
-    }
-
     /// Returns the number of bytes that are filled, in whole words; 0 if the address is not word-aligned, which only an
     /// invalid policy can cause.
     pub(super) fn whole_words(&self) -> u64 {
         if self.address().get().is_multiple_of(4) { self.requested / 4 * 4 } else { 0 }
+    }
+}
+
+impl Clone for Held {
+    /// Returns a second handle to the allocation.
+    fn clone(&self) -> Held {
+        let Held { allocation, name, is_raw, requested, home, pool, last, holds, told, is_captured } = self;
+        let (allocation, holds, told) = (allocation.in_a_clone(), holds.clone(), told.clone());
+        let (name, is_raw, requested, home) = (*name, *is_raw, *requested, *home);
+        Held { allocation, name, is_raw, requested, home, pool: *pool, last: *last, holds, told, is_captured: *is_captured }
     }
 }

@@ -10,7 +10,7 @@ use parkade::trace::TraceEntry;
 use parkade::units::Bytes;
 use parkade::{AllocError, CheckpointError, FreeError, PoolCheckpoint};
 use parkade_policies::Named;
-use parkade_sim::{CallName, FaultPlan};
+use parkade_sim::{CallName, FaultError, FaultPlan, When};
 
 use super::adopt::adopt;
 use super::answer::Answer;
@@ -142,6 +142,38 @@ impl Player {
         let races = contents == Contents::Unchecked;
         let books = has_books.then(|| Books::new(backend.facts(), expected, races));
         Ok(Player { caller, beside, books, choices, habits, expected, contents, calls: Vec::new() })
+    }
+
+    /// Returns a clone of the allocator on a copy of its device, with copies of the observers, which follow it from now on.
+    ///
+    /// # Errors
+    /// If the device cannot be copied.
+    pub(crate) fn duplicate(&self) -> Result<Player, Unable> {
+        let caller = self.caller.duplicate().ok_or_else(|| Unable::Absent("the device cannot be copied".to_owned()))?;
+        let (beside, books, choices, calls) = (self.beside.clone(), self.books.clone(), self.choices.clone(), self.calls.clone());
+        let Player { habits, expected, contents, .. } = *self;
+        Ok(Player { caller, beside, books, choices, habits, expected, contents, calls })
+    }
+
+    /// Returns the name of the newest allocation, by which the later ones are known ([`Player::refuse_from`]).
+    pub(crate) fn newest_name(&self) -> u64 {
+        self.caller.script.newest_name()
+    }
+
+    /// Offers the allocator what a clone of it has handed out, after the allocation with this name: it must refuse everything,
+    /// whatever it has at the same address.
+    ///
+    /// # Errors
+    /// If it accepts any of it, or changes.
+    pub(crate) fn refuse_from(&mut self, clone: &Player, since: u64) -> Result<(), Stopped> {
+        let own = clone.caller.held.iter().filter(|held| held.name > since);
+        let user = self.caller.streams[1];
+        let Player { caller, beside, .. } = self;
+        let mut all = own.map(|held| caller.refuse(&held.allocation, user));
+        let refused = all.find(Result::is_err).unwrap_or(Ok(()));
+        drop(all);
+        let checked = refused.and_then(|()| beside.as_ref().map_or(Ok(()), |beside| beside.compare(caller)));
+        checked.map_err(|broken| Stopped::Broken(broken.during("offering what a clone has handed out"), self.script()))
     }
 
     /// Makes driver calls fail according to a plan that counts calls from now on.
@@ -477,20 +509,26 @@ impl Player {
         let finished = if self.caller.setup.is_finished { self.give_everything_back() } else { Ok(()) };
         let (trace, stats) = (std::mem::take(self.caller.core.observer_mut()), self.caller.core.stats().clone());
         let calls = std::mem::take(&mut self.calls);
-        let ended = finished.and_then(|()| self.abandon());
+        // If the very last call failed, the allocator could not do anything more.
+        let ended = finished.and_then(|()| self.abandon(None));
         let driver_ns = ended.map_err(|broken| Stopped::Broken(broken.during("returning all memory"), script))?;
         Ok(Finished { trace, stats, calls, driver_ns })
     }
 
-    /// Drops the allocator in its current state, and checks that everything was returned to the device. Returns the time of
-    /// the driver calls in nanoseconds.
+    /// Drops the allocator in its current state, and checks that everything was returned to the device; if a call of a driver
+    /// function is to fail during the drop, everything that the failure does not keep there. Returns the time of the driver calls
+    /// in nanoseconds.
     ///
     /// # Errors
     /// If anything is left on the device, or memory was taken away while in use.
-    pub(crate) fn abandon(self) -> Result<u64, Broken> {
+    pub(crate) fn abandon(self, failing: Option<(CallName, u64)>) -> Result<u64, Broken> {
         let Player { caller, contents, .. } = self;
         let device = caller.device.clone();
-        let driver_ns = caller.abandon()?;
+        let plan =
+            failing.map_or(FaultPlan::none(), |(call, n)| FaultPlan::none().and(When::NthOf(call, n), FaultError::Code(999)));
+        let driver_ns = caller.abandon(plan)?;
+        // Without the wait that failed, the drop cannot be in order.
+        let contents = if device.faults_fired() > 0 { Contents::Unchecked } else { contents };
         let race = device.steer().insight().and_then(|device| device.races().first().map(ToString::to_string));
         let may_race = contents == Contents::Unchecked;
         ensure(Law::NoRace, may_race || race.is_none(), || race.unwrap_or_default())?;

@@ -12,6 +12,7 @@ use crate::backend::{Places, STREAMS};
 const HANDLE_STEP: u64 = 0x1000;
 
 /// The lines so far. Steps that a script cannot express, such as letting time pass, are comments.
+#[derive(Clone)]
 pub(crate) struct Script {
     setup: Setup,
     lines: Vec<String>,
@@ -54,6 +55,18 @@ impl Script {
             }
             _ => self.line(step, held, checkpoints),
         });
+    }
+
+    /// Returns the script so far for a clone of the allocator, which goes on with it.
+    pub(super) fn of_clone(&self) -> Script {
+        let mut script = self.clone();
+        script.lines.push("# from here on, a clone of the allocator goes on".to_owned());
+        script
+    }
+
+    /// Returns the name of the newest allocation.
+    pub(super) fn newest_name(&self) -> u64 {
+        self.names
     }
 
     /// Returns the name of the next allocation.

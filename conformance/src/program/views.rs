@@ -13,7 +13,7 @@ use crate::backend::MadeCall;
 use crate::law::{Broken, Law, ensure};
 
 /// The memory that is mapped: the address and the size of each mapping. Only broken handles are not followed.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Mappings(BTreeMap<u64, u64>);
 
 /// Consecutive addresses in a reserved range.

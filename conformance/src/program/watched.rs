@@ -88,6 +88,31 @@ pub(crate) enum Tested {
     PyTorch(Box<PyTorch>),
     /// Any other one.
     Other(Box<dyn Policy>),
+    /// Any other one that can be cloned.
+    Clonable(Box<dyn Clonable>),
+}
+
+/// A policy that can be cloned although its type is erased.
+pub(crate) trait Clonable: Policy {
+    fn clone_boxed(&self) -> Box<dyn Clonable>;
+}
+
+impl<P: Policy + Clone + 'static> Clonable for P {
+    fn clone_boxed(&self) -> Box<dyn Clonable> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Tested {
+    /// # Panics
+    /// If the policy cannot be cloned. The law about clones makes its policies so that they can.
+    fn clone(&self) -> Tested {
+        match self {
+            Tested::PyTorch(policy) => Tested::PyTorch(policy.clone()),
+            Tested::Clonable(policy) => Tested::Clonable((**policy).clone_boxed()),
+            Tested::Other(policy) => panic!("the policy {} cannot be cloned", (**policy).name()),
+        }
+    }
 }
 
 /// A block of which the policy has learned that it is handed out.
@@ -109,6 +134,7 @@ impl Told {
 }
 
 /// A policy that records its answers, if they are to be compared with the allocator's actions.
+#[derive(Clone)]
 pub(crate) struct Watched {
     policy: Tested,
     is_watched: bool,
@@ -159,7 +185,7 @@ impl Watched {
     pub(crate) fn pytorch(&self) -> Option<&PyTorch> {
         match &self.policy {
             Tested::PyTorch(policy) => Some(policy),
-            Tested::Other(_) => None,
+            Tested::Other(_) | Tested::Clonable(_) => None,
         }
     }
 
@@ -167,7 +193,7 @@ impl Watched {
     pub(crate) fn settings_mut(&mut self) -> Option<&mut Settings> {
         match &mut self.policy {
             Tested::PyTorch(policy) => Some(&mut policy.settings),
-            Tested::Other(_) => None,
+            Tested::Other(_) | Tested::Clonable(_) => None,
         }
     }
 
@@ -227,6 +253,7 @@ impl Watched {
         let policy: &mut dyn Policy = match &mut self.policy {
             Tested::PyTorch(policy) => &mut **policy,
             Tested::Other(policy) => &mut **policy,
+            Tested::Clonable(policy) => &mut **policy,
         };
         let release = |blocks, attempt| Relief::Release { blocks, attempt };
         while let Some(&rung) = policy.ladder().get(self.rung) {
@@ -301,6 +328,7 @@ impl Wrapper for Watched {
         match &self.policy {
             Tested::PyTorch(policy) => &**policy,
             Tested::Other(policy) => &**policy,
+            Tested::Clonable(policy) => &**policy,
         }
     }
 
@@ -308,6 +336,7 @@ impl Wrapper for Watched {
         match &mut self.policy {
             Tested::PyTorch(policy) => &mut **policy,
             Tested::Other(policy) => &mut **policy,
+            Tested::Clonable(policy) => &mut **policy,
         }
     }
 

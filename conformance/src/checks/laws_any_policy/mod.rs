@@ -14,13 +14,14 @@ use parkade::PoolSlot;
 use parkade::policy::Policy;
 use parkade::units::PoolClass;
 use parkade_policies::{BESIDE, CATALOGUE, Named};
+use proptest::strategy::Strategy as _;
 
 use super::campaign::{self, Program, Subject, drawn_programs};
 use super::policy_choices;
 
 use crate::backend::{AnyBackend, EventTiming};
-use crate::core_laws::{AnyClonable, Draws, Failure, copies_of};
 use crate::law::Law;
+use crate::program::draw::careful;
 use crate::program::search::{may_expand, timings};
 use crate::program::step::Setup;
 use crate::suite;
@@ -172,16 +173,10 @@ fn programs_that_fail(subject: &Subject, backend: &AnyBackend, effort: &Effort) 
 }
 
 /// Returns the entry that clones allocators with the policy.
-fn clones(name: &str, make: impl Fn() -> AnyClonable + Send + Sync + 'static) -> Entry {
+fn clones(subject: Subject) -> Entry {
     let says = "a clone of an allocator continues with the same answers as its original, from any state";
-    Entry::new(Group::Law, format!("policy/{name}/clones"), says, move |_, effort| {
-        match copies_of(&make, &Draws { cases: effort.cases, seed: effort.seed }) {
-            Ok(operations) => {
-                let measured = format!("{operations} operations in {} programs", effort.cases);
-                Ok(Evidence { measured, ..Evidence::operations(operations) })
-            }
-            Err(Failure { broken, script }) => Err(Trouble::Fail { reason: broken.to_string(), script: Some(script) }),
-        }
+    Entry::new(Group::Law, format!("policy/{}/clones", subject.name), says, move |_, effort| {
+        campaign::clones(&subject, effort, careful(EventTiming::Seeded(0), 80).boxed(), true)
     })
 }
 
@@ -270,7 +265,7 @@ pub fn check_with<P: Policy + Clone + 'static>(
     let subject = Subject::new(name, move |_| make()).with(habits);
     let backend = AnyBackend::simulated();
     let mut entries = entries_of(&backend, &subject, Share::Whole);
-    entries.push(clones(name, move || AnyClonable::new(again())));
+    entries.push(clones(Subject::clonable(name, again).with(habits)));
     let report = Report { rows: suite::run(&backend, &entries, None, effort, &Silent) };
     if report.passed() { Ok(report) } else { Err(report) }
 }

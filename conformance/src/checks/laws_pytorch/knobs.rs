@@ -67,7 +67,7 @@ fn until_pressure(
         }
     }
     let (trace, stats, script) = (player.caller.core.observer().clone(), player.caller.core.stats().clone(), player.script());
-    player.abandon().map_err(|broken| Stopped::Broken(broken, script))?;
+    player.abandon(None).map_err(|broken| Stopped::Broken(broken, script))?;
     Ok((done, trace, stats))
 }
 

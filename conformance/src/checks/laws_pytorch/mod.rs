@@ -11,8 +11,11 @@ mod remap;
 pub use reference::against_reference;
 
 use super::campaign::{self, Subject};
-use crate::backend::AnyBackend;
+use proptest::strategy::Strategy as _;
+
+use crate::backend::{AnyBackend, EventTiming};
 use crate::core_laws::{CoreLaw, Draws, LAWS};
+use crate::program::draw::{careful, program, setup};
 use crate::program::search::timings;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -44,6 +47,15 @@ fn careful_entries(backend: &AnyBackend) -> Vec<Entry> {
     let says = "an allocator returns all its memory whenever it is dropped";
     entries.push(Entry::new(Group::Law, "endings/dropped-at-any-moment", says, |backend: &AnyBackend, effort: &Effort| {
         campaign::dropped(&Subject::pytorch(), backend, effort)
+    }));
+    let says = "a clone continues as its original does, from any state, and so does a clone of a clone";
+    entries.push(Entry::new(Group::Law, "endings/clones", says, |_: &AnyBackend, effort: &Effort| {
+        campaign::clones(&Subject::pytorch(), effort, careful(EventTiming::Seeded(0), 80).boxed(), true)
+    }));
+    let says = "a clone can free what its originals held, is independent of them, and they refuse what it has handed out";
+    entries.push(Entry::new(Group::Law, "reference/clones", says, |_: &AnyBackend, effort: &Effort| {
+        let programs = (setup(EventTiming::Seeded(0)), program(1..80)).boxed();
+        campaign::clones(&Subject::pytorch(), effort, programs, false)
     }));
     if backend.is_simulated() {
         let says = "the same program leads to the same decisions, byte for byte";

@@ -193,6 +193,6 @@ pub(super) fn play(subject: &Subject, backend: &AnyBackend, setup: &Setup, steps
     let mut player = subject.begin_as(backend, setup, false)?;
     player.play(steps)?;
     let script = player.script();
-    player.abandon().map_err(|broken| Stopped::Broken(broken.during("dropped"), script))?;
+    player.abandon(None).map_err(|broken| Stopped::Broken(broken.during("dropped"), script))?;
     Ok(steps.len() as u64)
 }
