@@ -7,6 +7,7 @@ mod device;
 mod failure;
 #[allow(unsafe_code)] // the place for it: what C calls
 mod interface;
+mod own;
 mod serve;
 mod types;
 
@@ -17,5 +18,9 @@ pub use interface::pools::*;
 pub use interface::reading::*;
 pub use interface::sharing::*;
 pub use interface::*;
+pub use own::declare;
+// For the expansion of `policies!`.
+#[doc(hidden)]
+pub use parkade_policies::Entry;
 pub use serve::parkade_allocator;
 pub use types::*;

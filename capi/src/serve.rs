@@ -13,14 +13,13 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade_policies::{
-    BESIDE, CATALOGUE, NEEDS_EXPANDABLE, Reach, Rescue, Unknown, named, needs_serial_work, settings_to_rescue,
-};
+use parkade_policies::{NEEDS_EXPANDABLE, Reach, Rescue, Unknown, needs_serial_work, settings_to_rescue};
 use parkade_shared::{ByAddress, Error, Shared};
 
 use crate::callbacks::{Told, note_free};
 use crate::device::{Device, Lender};
 use crate::failure::Failure;
+use crate::own::{listed, policies};
 use crate::types::parkade_status::{PARKADE_FORKED, PARKADE_INVALID_ARGUMENT, PARKADE_INVALID_SETTINGS};
 use crate::types::{PARKADE_CAPTURING, PARKADE_CHOOSES_POOL, PARKADE_RAW, parkade_request};
 
@@ -271,11 +270,6 @@ pub(crate) enum Chosen {
     Other(Box<dyn Policy + Send>),
 }
 
-/// Returns the names of all policies, PyTorch's first.
-pub(crate) fn policy_names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    CATALOGUE.iter().chain(BESIDE).map(|policy| (&*policy.name, &*policy.says))
-}
-
 /// The options that determine the policy.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Wanted<'a> {
@@ -314,8 +308,8 @@ pub(crate) fn choose_policy(wanted: &Wanted<'_>) -> Result<Chosen, Failure> {
         let text = format!("only the policy {PYTORCH} has a rescue; {name} does not");
         return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
     }
-    let policy = named(name).map_err(|why| {
-        let known: Vec<&str> = policy_names().map(|(name, _)| name).collect();
+    let policy = policies().named(name).map_err(|why| {
+        let known: Vec<String> = listed().map(|policy| policy.name.into_owned()).collect();
         let why = if why == Unknown::Name { String::new() } else { format!("; {why}") };
         Failure::new(PARKADE_INVALID_ARGUMENT, format!("there is no policy {name:?}{why}; the policies are {}", known.join(", ")))
     })?;

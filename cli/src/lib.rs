@@ -167,7 +167,8 @@ pub fn main() -> ExitCode {
 }
 
 /// Does the same as [`main`] in a program that declares policies of its own. Every command that takes the name of a policy knows
-/// them, with their parameters, beside the catalogue; only a PyTorch program cannot run on them.
+/// them, with their parameters, beside the catalogue; only `parkade run` does not, because it runs
+/// the program on the Python package's library.
 ///
 /// ```no_run
 /// use std::process::ExitCode;

@@ -51,14 +51,14 @@ def enabled() -> str | None:
     return _enabled
 
 
-def policies() -> dict[str, str]:
-    """All policies: a dict from each name to a description."""
-    library = _library()
-    library.parkade_policy_name.restype = library.parkade_policy_says.restype = ctypes.c_char_p
+def policies(library: str | os.PathLike[str] | None = None) -> dict[str, str]:
+    """All policies: a dict from each name to a description. With `library`, those that `enable` finds in that library."""
+    opened = _library(library)
+    opened.parkade_policy_name.restype = opened.parkade_policy_says.restype = ctypes.c_char_p
     found: dict[str, str] = {}
     place = 0
-    while name := library.parkade_policy_name(ctypes.c_size_t(place)):
-        found[name.decode()] = library.parkade_policy_says(ctypes.c_size_t(place)).decode()
+    while name := opened.parkade_policy_name(ctypes.c_size_t(place)):
+        found[name.decode()] = opened.parkade_policy_says(ctypes.c_size_t(place)).decode()
         place += 1
     return found
 
@@ -66,6 +66,7 @@ def policies() -> dict[str, str]:
 def enable(
     policy: str = "pytorch",
     *,
+    library: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     rescue: bool | Literal["free"] | None = None,
     max_rescues: int | None = None,
@@ -77,6 +78,8 @@ def enable(
 
     policy: a name from `policies()`. Some policies take parameters (`best-fit-remap:handle=32MiB`). `pytorch` makes
         the same decisions as the allocator of the installed PyTorch, under the same settings.
+    library: a shared library with parkade's C interface and policies of its own, by its path
+        (docs/writing-a-policy.md). PyTorch runs on the parkade in it, and `policy` may also name one of its policies.
     settings: replaces PYTORCH_CUDA_ALLOC_CONF and has the same form. Only the policy `pytorch` takes settings.
     rescue: continue where PyTorch would raise OutOfMemoryError although enough memory is free in pieces. Until then
         every decision is PyTorch's with expandable segments, which this switches on. True also copies live tensors to
@@ -105,14 +108,14 @@ def enable(
     if torch.cuda.is_initialized():
         raise EnableError(f"CUDA is in use, and PyTorch's own allocator holds memory: {_CALL_EARLIER}")
     release = _release(torch)
-    library = _library()
+    path, opened = _library_path(library), _library(library)
     policy, reach = _rescue(policy, rescue)
     if max_rescues is not None and (max_rescues < 1 or not reach):
         raise UsageError(f"max_rescues must be at least 1 and needs rescue=True or rescue='free'; it is {max_rescues}")
     if reach:
         settings = _expandable(settings)
     asked = _Asked(policy, settings, release, reach, max_rescues or 0, serial)
-    _check_options(library, asked)
+    _check_options(opened, asked)
     if settings is not None:
         torch.cuda.memory._set_allocator_settings(settings)
     of_environment = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")
@@ -122,9 +125,9 @@ def enable(
             stacklevel=2,
         )
     if plug_in:
-        _plug_in(torch, asked)
+        _plug_in(torch, path, asked)
     else:
-        _install(torch, library, asked, verbose)
+        _install(torch, path, opened, asked, verbose)
         if reach:
             _count_rescues(torch)
     _enabled = {"": policy, "1": "pytorch-rescue", "free": "pytorch-rescue:reach=free"}[reach]
@@ -215,17 +218,49 @@ def _release(torch: Any) -> str:
     return f"{major}.{minor}"
 
 
-def _library_path() -> str:
+def _library_path(given: str | os.PathLike[str] | None = None) -> str:
+    """The library that PyTorch is to run on: a given one, or the package's."""
+    if given is not None:
+        path = os.path.realpath(os.fsdecode(given))
+        # Raises the usual exceptions of files.
+        os.stat(path)
+        return path
     found = importlib.util.find_spec("parkade._parkade")
     if found is None or not found.origin:
         raise EnableError("parkade's library (parkade._parkade) is missing: install the package with pip")
     return os.path.realpath(found.origin)
 
 
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(_library_path())
+def _library(given: str | os.PathLike[str] | None = None) -> ctypes.CDLL:
+    path = _library_path(given)
+    try:
+        library = ctypes.CDLL(path)
+        version = library.parkade_interface_version()
+    except (OSError, AttributeError) as error:
+        if given is None:
+            raise
+        raise EnableError(
+            f"{path} is not a library with parkade's C interface: {error}; docs/writing-a-policy.md describes how to "
+            "build one"
+        ) from None
     library.parkade_error_text.restype = library.parkade_header.restype = ctypes.c_char_p
+    if given is not None:
+        _declare(path, library, version)
     return library
+
+
+def _declare(path: str, library: ctypes.CDLL, version: int) -> None:
+    """Makes the names of a library's own policies known, if it has any."""
+    expected = _library().parkade_interface_version()
+    if version != expected:
+        raise EnableError(
+            f"{path} has version {version} of parkade's C interface, but this package needs version {expected}: build "
+            "both from the same sources of parkade"
+        )
+    # The catalogue is all that a library without this function has.
+    declares = getattr(library, "parkade_declare_policies", None)
+    if declares is not None and declares():
+        raise EnableError(f"{path}: {library.parkade_error_text().decode()}")
 
 
 class _Options(ctypes.Structure):
@@ -279,10 +314,10 @@ def _refusal(library: ctypes.CDLL, asked: _Asked) -> tuple[int, str] | None:
     return None
 
 
-def _install(torch: Any, library: ctypes.CDLL, asked: _Asked, verbose: bool) -> None:
+def _install(torch: Any, library_path: str, library: ctypes.CDLL, asked: _Asked, verbose: bool) -> None:
     """Installs the bridge, which is compiled if it is not in the cache."""
     global _bridge
-    path = _bridge_build.built(torch, _library_path(), library.parkade_header(), asked.release, verbose)
+    path = _bridge_build.built(torch, library_path, library.parkade_header(), asked.release, verbose)
     try:
         bridge = ctypes.CDLL(path)
     except OSError as error:
@@ -309,7 +344,7 @@ def _install(torch: Any, library: ctypes.CDLL, asked: _Asked, verbose: bool) -> 
     raise EnableError(f"PyTorch does not accept parkade's allocator: {bridge.parkade_bridge_error_text().decode()}")
 
 
-def _plug_in(torch: Any, asked: _Asked) -> None:
+def _plug_in(torch: Any, path: str, asked: _Asked) -> None:
     # PyTorch calls these functions without a pointer of ours, so the library reads its options from the environment.
     os.environ.update(
         PARKADE_POLICY=asked.policy,
@@ -319,7 +354,6 @@ def _plug_in(torch: Any, asked: _Asked) -> None:
     )
     if asked.settings is not None:
         os.environ["PARKADE_SETTINGS"] = asked.settings
-    path = _library_path()
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "parkade_plug_alloc", "parkade_plug_free")
     record = ctypes.cast(ctypes.CDLL(path).parkade_plug_record_stream, ctypes.c_void_p).value
     allocator._allocator.set_record_stream_fn(record)

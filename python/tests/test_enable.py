@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -10,7 +11,7 @@ import types
 import pytest
 
 import parkade
-from parkade import _bridge_build
+from parkade import _bridge_build, _enable
 
 
 def torch_like(version="2.11.0+cu130", cuda="13.0", used=False):
@@ -133,6 +134,57 @@ def test_missing_headers_name_the_folders(torch, monkeypatch):
     monkeypatch.setattr(_bridge_build.shutil, "which", lambda name: "c++" if name == "c++" else None)
     with pytest.raises(parkade.EnableError, match="cuda_runtime_api.h"):
         parkade.enable()
+
+
+def compiled(folder, text):
+    """A shared library of these C functions."""
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    (folder / "library.c").write_text(text)
+    path = folder / "library.so"
+    subprocess.run([compiler, "-shared", "-fPIC", str(folder / "library.c"), "-o", str(path)], check=True)
+    return path
+
+
+def test_a_library_of_its_own_is_the_one_that_pytorch_runs_on(torch, monkeypatch, tmp_path):
+    """The package's library in another place: it has no policies of its own."""
+    own = tmp_path / "libmine.so"
+    shutil.copy(_enable._library_path(), own)
+    assert parkade.policies(library=own) == parkade.policies()
+    with pytest.raises(ValueError, match='no policy "mine"'):
+        parkade.enable(library=own, policy="mine")
+    linked = []
+
+    def built(torch, library, *rest):
+        linked.append(library)
+        raise parkade.EnableError("enough")
+
+    monkeypatch.setattr(_bridge_build, "built", built)
+    for given in ({"library": str(own)}, {"library": own, "policy": "bfc"}, {}):
+        with pytest.raises(parkade.EnableError, match="enough"):
+            parkade.enable(**given)
+    assert linked == [os.path.realpath(own)] * 2 + [_enable._library_path()]
+
+
+def test_what_is_not_a_library_of_parkade_is_told_apart(torch, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        parkade.enable(library=tmp_path / "missing.so")
+    (tmp_path / "text.so").write_text("text")
+    for wrong in (tmp_path / "text.so", compiled(tmp_path, "int other(void) { return 0; }")):
+        with pytest.raises(parkade.EnableError, match="is not a library with parkade's C interface.*writing-a-policy"):
+            parkade.enable(library=wrong)
+    older = tmp_path / "older"
+    older.mkdir()
+    functions = "unsigned parkade_interface_version(void) { return 1; }"
+    functions += "const char *parkade_error_text(void) { return 0; } const char *parkade_header(void) { return 0; }"
+    with pytest.raises(parkade.EnableError, match="has version 1 of parkade's C interface.*needs version 2"):
+        parkade.enable(library=compiled(older, functions))
+
+
+def test_a_library_that_refuses_its_policies_says_why(torch, tmp_path):
+    functions = "unsigned parkade_interface_version(void) { return 2; } int parkade_declare_policies(void) { return 2; }"
+    functions += 'const char *parkade_error_text(void) { return "taken"; } const char *parkade_header(void) { return 0; }'
+    with pytest.raises(parkade.EnableError, match=r"library\.so: taken"):
+        parkade.enable(library=compiled(tmp_path, functions))
 
 
 def test_the_c_functions_are_in_the_module_s_library():

@@ -23,7 +23,8 @@ use parkade_policies::Reach;
 
 use crate::device::Device;
 use crate::failure::{Failure, LAST};
-use crate::serve::{Wanted, choose_policy, parkade_allocator, policy_names};
+use crate::own::listed;
+use crate::serve::{Wanted, choose_policy, parkade_allocator};
 use crate::types::parkade_status::{self, *};
 use crate::types::{
     PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, PARKADE_RESCUE, PARKADE_RESCUE_FREE, PARKADE_WORK_IS_SERIAL,
@@ -31,7 +32,7 @@ use crate::types::{
 };
 
 /// Does the work of a call. Keeps a failure for `parkade_error_text`; a panic counts as a failure.
-fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
+pub(crate) fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => PARKADE_OK,
         Ok(Err(failure)) => failure.keep(),
@@ -155,9 +156,11 @@ pub extern "C" fn parkade_policy_says(at: usize) -> *const c_char {
 
 fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_char {
     static NAMES: OnceLock<Vec<(CString, CString)>> = OnceLock::new();
-    let made =
-        || policy_names().map(|(name, says)| (CString::new(name).unwrap_or_default(), CString::new(says).unwrap_or_default()));
-    NAMES.get_or_init(|| made().collect()).get(at).map_or(ptr::null(), |policy| part(policy).as_ptr())
+    let made = |text: &str| CString::new(text).unwrap_or_default();
+    NAMES
+        .get_or_init(|| listed().map(|policy| (made(&policy.name), made(&policy.says))).collect())
+        .get(at)
+        .map_or(ptr::null(), |policy| part(policy).as_ptr())
 }
 
 /// Creates an allocator and writes it to `out`. Destroy it with `parkade_destroy`, or keep it

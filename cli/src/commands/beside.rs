@@ -89,8 +89,8 @@ pub fn enable_call(policy: &str) -> String {
     match policy {
         "pytorch-rescue" => "parkade.enable(rescue=True, serial=True)".to_owned(),
         "pytorch-rescue:reach=free" => "parkade.enable(rescue=\"free\")".to_owned(),
-        // The Python package has only the catalogue's policies.
-        own if !is_in_catalogue(own) => format!("{own} (which PyTorch cannot use)"),
+        // The Python package has only the catalogue's policies; the others are in a library of their own.
+        own if !is_in_catalogue(own) => format!("parkade.enable(library=..., policy={own:?})"),
         _ => {
             let promise = if needs_serial_work(policy) { ", serial=True" } else { "" };
             format!("parkade.enable(policy={policy:?}{promise})")

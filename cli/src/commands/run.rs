@@ -73,7 +73,7 @@ impl Args {
         if policies().own().any(|policy| policy.entry.name == base(&name)) {
             output::complain(&format!(
                 "a PyTorch program cannot run on {name}: it would run on the Python package's library, which has only the policies of the \
-                 catalogue; for the requests of a recorded run, use replay --policy {name}"
+                 catalogue; in the program, parkade.enable(library=...) takes a library with your policies"
             ));
             return Outcome::CouldNotRun;
         }
