@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Stats,
         Verification,
     )
-    from ._sweep import Sweep, sweep
+    from ._sweep import Series, Sweep, sweep
     from ._watch import Watch, watch
 
 #: The module of each public name. A module is imported when one of its names is first used, so `import parkade` is
@@ -56,7 +56,7 @@ _MODULES = {
         "Stats",
         "Verification",
     ],
-    "_sweep": ["Sweep", "sweep"],
+    "_sweep": ["Series", "Sweep", "sweep"],
     "_watch": ["Watch", "watch"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
@@ -76,6 +76,7 @@ __all__ = [
     "OnOom",
     "Replay",
     "Report",
+    "Series",
     "Stats",
     "Sweep",
     "UsageError",

@@ -8,7 +8,11 @@ from typing import Any
 from ._errors import Error
 
 #: The columns of a sweep that do not hold whole numbers.
-_SWEEP = {"fits": "bool", "is_fault": "bool", **dict.fromkeys(["workload", "policy", "capacity", "hash", "problem", "program"], "string")}
+_SWEEP = {
+    "fits": "bool",
+    "is_fault": "bool",
+    **dict.fromkeys(["workload", "policy", "capacity", "hash", "problem", "program"], "string"),
+}
 
 #: The columns of a device's diagnosis: the path of the value in the device's JSON object, and its type.
 _DEVICE = {
@@ -43,6 +47,17 @@ def rows(found: list[dict[str, Any]]) -> Any:
     """Returns a table of a sweep's rows."""
     names = found[0] if found else {}
     return _table(found, {name: _SWEEP.get(name, "int64") for name in names})
+
+
+def series(csv: bytes) -> Any:
+    """Returns a table of a sweep's series."""
+    pyarrow = _pyarrow()
+    from pyarrow.csv import ConvertOptions, read_csv
+
+    names = csv.split(b"\n", 1)[0].decode().split(",")
+    texts = ("workload", "policy")
+    types = {name: pyarrow.string() if name in texts else pyarrow.int64() for name in names}
+    return read_csv(pyarrow.BufferReader(csv), convert_options=ConvertOptions(column_types=types))
 
 
 def diagnoses(found: Iterable[dict[str, Any]]) -> Any:

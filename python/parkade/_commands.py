@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import overload
 
 from ._errors import Error, UsageError, of_memory
-from ._inputs import Recording, as_file
+from ._inputs import File, Recording, as_file
 from ._progress import Progress
 from ._results import (
     Advice,
@@ -32,6 +33,8 @@ Path = str | os.PathLike[str]
 Several = str | Iterable[str] | None
 #: A size, a growth such as "2%", or several of these.
 Bounds = Size | Iterable[Size] | None
+#: A workload: a name of the catalogue, or a description as `sweep` takes it.
+Workload = str | None
 #: Settings, or several of them.
 SeveralSettings = Settings | Iterable[Settings] | None
 
@@ -162,14 +165,31 @@ def explain(error: BaseException | str) -> MessageDiagnosis:
     return diagnose(message=text or type(error).__name__)
 
 
+@contextlib.contextmanager
+def _program(recording: Recording | None, workload: Workload) -> Iterator[list[File]]:
+    """Yields the file of the program to show; no file for a workload, which the options name."""
+    if workload is not None and recording is not None:
+        raise UsageError("a recording and workload= are two programs: leave one out")
+    if workload is not None:
+        yield []
+        return
+    if recording is None:
+        raise UsageError("there is no program: pass a recording, or workload= with the name of a workload")
+    with as_file(recording) as file:
+        yield [file]
+
+
 #: The file extensions of formats that `report` cannot write.
 _NOT_WRITTEN = (".png", ".jpg", ".jpeg", ".pdf")
 
 
 def report(
-    recording: Recording,
+    recording: Recording | None = None,
     output: Path | None = None,
     *,
+    policy: str | None = None,
+    workload: Workload = None,
+    bounds: int | None = None,
     limit: Size | None = None,
     capacity: Size | None = None,
     settings: SeveralSettings = None,
@@ -182,21 +202,35 @@ def report(
 
     With `output`, it also writes a page for a browser, and tries settings as `advise` does. If the name ends with
     `.svg`, it writes the picture of memory over time instead. `force` overwrites an existing file.
+
+    With `policy`, it shows the same program under a policy of parkade, in place of the recorded run; `limit` and
+    `capacity` are then the policy's memory. `workload` is a generated program in place of the recording, which may also
+    be a request trace. `bounds` is the number of steps spent on the packing with which the policy is compared.
     """
-    chosen = options(limit=limit, capacity=capacity, settings=settings, device=device, profile=profile, force=force)
+    chosen = options(
+        policy=policy,
+        workload=workload,
+        bounds=bounds,
+        limit=limit,
+        capacity=capacity,
+        settings=settings,
+        device=device,
+        profile=profile,
+        force=force,
+    )
     written = None if output is None else os.fsdecode(output)
     ending = os.path.splitext(written or "")[1].lower()
     if ending in _NOT_WRITTEN:
         raise UsageError(f"a report is a page (.html) or a picture (.svg), but {written} has neither ending")
-    with as_file(recording) as file, tempfile.TemporaryDirectory(prefix="parkade-") as folder:
+    with _program(recording, workload) as files, tempfile.TemporaryDirectory(prefix="parkade-") as folder:
         picture = os.path.join(folder, "timeline.svg")
         if ending == ".svg":
             picture = written or picture
         elif written is not None:
             chosen.append(f"--output={written}")
-        answer = run(["report", "--json", f"--svg={picture}", *chosen], [file], progress=progress)
+        answer = run(["report", "--json", f"--svg={picture}", *chosen], files, progress=progress)
         with open(picture, encoding="utf-8") as svg:
-            found = answer.object([file])
+            found = answer.object(files)
             # The caller did not ask for the picture in the temporary folder.
             lines = [line for line in answer.text.splitlines() if folder not in line]
             lines += [f"device {device['device']}: {device['what_happened']}" for device in found["devices"]]
@@ -232,8 +266,12 @@ def diff(
 
 
 def stats(
-    recording: Recording,
+    recording: Recording | None = None,
     *,
+    policy: str | None = None,
+    workload: Workload = None,
+    bounds: int | None = None,
+    lifetimes: bool = False,
     entry: int | None = None,
     every: int | None = None,
     steps: bool | str = False,
@@ -250,8 +288,17 @@ def stats(
 
     `steps` may also be the beginning of the annotation that ends a step. With `settings`, the numbers are those of the
     run under them.
+
+    With `policy`, they are those of the same program under a policy of parkade, and the result's `runs` state how it
+    went and where the policy first needs more memory than the best packing, on which `bounds` steps are spent.
+    `workload` is a generated program in place of the recording, which may also be a request trace. With `lifetimes`,
+    the result's `lifetimes` state how long the program's buffers live.
     """
     chosen = options(
+        policy=policy,
+        workload=workload,
+        bounds=bounds,
+        lifetimes=lifetimes,
         entry=entry,
         every=every,
         steps=steps,
@@ -262,9 +309,9 @@ def stats(
         profile=profile,
         device=device,
     )
-    with as_file(recording) as file:
-        answer = run(["stats", "--json", *chosen], [file], progress=progress)
-        return made(Stats, answer.object([file]), answer)
+    with _program(recording, workload) as files:
+        answer = run(["stats", "--json", *chosen], files, progress=progress)
+        return made(Stats, answer.object(files), answer)
 
 
 def replay(
@@ -293,9 +340,11 @@ def replay(
 
 
 def export(
-    recording: Recording,
-    output: Path,
+    recording: Recording | None = None,
+    output: Path | None = None,
     *,
+    policy: str | None = None,
+    workload: Workload = None,
     settings: Settings | None = None,
     capacity: Size | None = None,
     limit: Size | None = None,
@@ -311,11 +360,19 @@ def export(
     """Writes the run that a recorded program would have had under other settings, as a snapshot for memory_viz or a
     trace for Perfetto.
 
-    `format` is "snapshot" or "perfetto"; with "perfetto", `blocks` limits the number of blocks that become slices.
-    `stop_at_oom` ends the run at its first out-of-memory error. `force` overwrites an existing file.
+    `output` is the file to write. `format` is "snapshot", "perfetto" or "requests" (the requests alone, docs/trace.md);
+    with "perfetto", `blocks` limits the number of blocks that become slices. `stop_at_oom` ends the run at its first
+    out-of-memory error. `force` overwrites an existing file.
+
+    With `policy`, the run is that under a policy of parkade. `workload` is a generated program in place of the
+    recording, which may also be a request trace.
     """
+    if output is None:
+        raise UsageError("there is no file to write: pass output=")
     chosen = options(
         output=output,
+        policy=policy,
+        workload=workload,
         settings=settings,
         capacity=capacity,
         limit=limit,
@@ -329,9 +386,9 @@ def export(
     )
     if os.fsdecode(output) == "-":
         raise UsageError("output is '-', which means standard output: pass the path of a file")
-    with as_file(recording) as file:
-        answer = run(["export", "--json", *chosen], [file], progress=progress)
-        return made(Export, answer.object([file]), answer)
+    with _program(recording, workload) as files:
+        answer = run(["export", "--json", *chosen], files, progress=progress)
+        return made(Export, answer.object(files), answer)
 
 
 def info() -> Info:

@@ -52,7 +52,7 @@ def enabled() -> str | None:
 
 
 def policies(library: str | os.PathLike[str] | None = None) -> dict[str, str]:
-    """All policies: a dict from each name to a description. With `library`, those that `enable` finds in that library."""
+    """All policies: a dict from each name to a description. With `library`, those that `enable` knows in it."""
     opened = _library(library)
     opened.parkade_policy_name.restype = opened.parkade_policy_says.restype = ctypes.c_char_p
     found: dict[str, str] = {}

@@ -181,6 +181,12 @@ class Report(_fields.ReportFields, Result):
     #: The page that was written.
     output: str | None = None
 
+    @property
+    def policy(self) -> str | None:
+        """The policy of the simulation, which `data` describes; None if the recorded run is shown."""
+        found: str | None = self.data.get("policy")
+        return found
+
     def _repr_html_(self) -> str:
         return _html.report(self)
 
@@ -202,6 +208,22 @@ class Stats(_fields.StatsFields, Result):
 
     _shown = ("file", "settings", "mismatches")
     __hash__ = _hash
+
+    @property
+    def policy(self) -> str | None:
+        """The policy of the simulation, which `data` describes; None if the recorded run is shown."""
+        found: str | None = self.data.get("policy")
+        return found
+
+    @property
+    def runs(self) -> list[Object]:
+        """With a policy, how the run of each device went (docs/json.md, stats --policy)."""
+        return list(self.data.get("runs", []))
+
+    @property
+    def lifetimes(self) -> list[Object]:
+        """With `lifetimes=True`, how long the buffers of each device live (docs/json.md, stats --lifetimes)."""
+        return list(self.data.get("lifetimes", []))
 
     @property
     def memory_stats(self) -> dict[str, int]:
@@ -233,6 +255,12 @@ class Export(_fields.ExportFields, Result):
 
     _shown = ("file", "output", "settings")
     __hash__ = _hash
+
+    @property
+    def policy(self) -> str | None:
+        """The policy of the simulation, which `data` describes; None if the recorded run is shown."""
+        found: str | None = self.data.get("policy")
+        return found
 
 
 @dataclass(frozen=True, repr=False)

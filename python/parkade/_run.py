@@ -23,9 +23,15 @@ Device = int | str | object
 _T = TypeVar("_T")
 
 #: Options of the commands and the arguments that stand for them, which error messages name.
-_FLAGS = {"--force": "force=True", "--only": "only=True", "--stop-at-oom": "stop_at_oom=True"}
+_FLAGS = {
+    "--force": "force=True",
+    "--lifetimes": "lifetimes=True",
+    "--only": "only=True",
+    "--stop-at-oom": "stop_at_oom=True",
+}
 _OPTIONS = [
     "blocks",
+    "bounds",
     "capacity",
     "device",
     "entry",
@@ -40,6 +46,7 @@ _OPTIONS = [
     "recorded-limit",
     "settings",
     "steps",
+    "workload",
     "workloads",
     "policies",
     "capacities",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
+import io
 import json
 import os
 import tempfile
@@ -24,10 +26,11 @@ _Names = str | Iterable[str]
 class Sweep:
     """The rows of a sweep, in the order of its jobs."""
 
-    def __init__(self, header: bytes, lines: list[bytes]) -> None:
+    def __init__(self, header: bytes, lines: list[bytes], arguments: Sequence[str]) -> None:
         #: The first line of the file of rows, and the other lines, as bytes with their newlines.
         self.header = header
         self.lines = lines
+        self._arguments = tuple(arguments)
         self._summary: dict[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -58,9 +61,28 @@ class Sweep:
             file.write(self.header)
             file.writelines(self.lines)
 
+    def series(self, step: int | None = None, *, progress: Progress = None) -> Series:
+        """The heap over the course of each run with plenty of memory, as `parkade sweep --series` writes it.
+
+        A run has a point at its most reserved and at its most allocated bytes in each part of `step` events; by
+        default, it has 500 parts. The runs are made now, in this process.
+        """
+        with tempfile.TemporaryDirectory(prefix="parkade-") as folder:
+            rows, series = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "series.csv")
+            # The command runs the jobs that the file of rows lacks: none.
+            self.write(rows)
+            chosen = options(bounds=0, output=rows, series=series, series_step=step)
+            run(["sweep", "--json", *self._arguments, *chosen], progress=progress, with_text=False)
+            with open(series, "rb") as file:
+                return Series(file.read())
+
     def to_arrow(self) -> Any:
         """The rows as a `pyarrow.Table`."""
         return _arrow.rows(self.rows)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The same for libraries that read Arrow's streams, such as pandas and polars."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_parquet(self, path: Path) -> None:
         """Writes that table to a Parquet file."""
@@ -73,6 +95,46 @@ class Sweep:
 
         rows = [(policy["policy"], over_load(policy)) for policy in self.summary["policies"]]
         return _html.page(f"{len(self)} jobs", _html.table(["policy", "memory over LOAD"], rows))
+
+
+class Series:
+    """The heap over the course of the runs of a sweep. docs/studies.md explains the columns."""
+
+    def __init__(self, csv: bytes) -> None:
+        #: What `parkade sweep --series` writes.
+        self.csv = csv
+
+    def __len__(self) -> int:
+        return self.csv.count(b"\n") - 1
+
+    def __repr__(self) -> str:
+        return f"Series({len(self)} rows)"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries. `pool` and `stream` are None in the row of the entire heap."""
+        texts = ("workload", "policy")
+        return [
+            {name: value if name in texts else int(value) if value else None for name, value in row.items()}
+            for row in csv.DictReader(io.StringIO(self.csv.decode()))
+        ]
+
+    def write(self, path: Path) -> None:
+        """Writes the file of `parkade sweep --series`, byte for byte."""
+        with open(path, "wb") as file:
+            file.write(self.csv)
+
+    def to_arrow(self) -> Any:
+        """The rows as a `pyarrow.Table`."""
+        return _arrow.series(self.csv)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The same for libraries that read Arrow's streams, such as pandas and polars."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_parquet(self, path: Path) -> None:
+        """Writes that table to a Parquet file."""
+        _arrow.write(self.to_arrow(), path)
 
 
 def sweep(
@@ -122,7 +184,7 @@ def sweep(
                 file.flush()
             if told is not None:
                 told(len(lines), jobs.number, "jobs")
-    return Sweep(header, lines)
+    return Sweep(header, lines, arguments)
 
 
 def _names(names: str | Iterable[str | float]) -> list[str]:

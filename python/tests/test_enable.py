@@ -181,8 +181,12 @@ def test_what_is_not_a_library_of_parkade_is_told_apart(torch, tmp_path):
 
 
 def test_a_library_that_refuses_its_policies_says_why(torch, tmp_path):
-    functions = "unsigned parkade_interface_version(void) { return 2; } int parkade_declare_policies(void) { return 2; }"
-    functions += 'const char *parkade_error_text(void) { return "taken"; } const char *parkade_header(void) { return 0; }'
+    functions = (
+        "unsigned parkade_interface_version(void) { return 2; } int parkade_declare_policies(void) { return 2; }"
+    )
+    functions += (
+        'const char *parkade_error_text(void) { return "taken"; } const char *parkade_header(void) { return 0; }'
+    )
     with pytest.raises(parkade.EnableError, match=r"library\.so: taken"):
         parkade.enable(library=compiled(tmp_path, functions))
 
