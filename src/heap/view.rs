@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{Heap, PoolSlot};
-use crate::block::{BlockId, BlockState, NIL};
+use crate::block::{Block, BlockId, BlockState, NIL};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 /// A free block as policies see it.
@@ -68,8 +68,13 @@ impl Heap {
     /// end after `from`. Checks every block that is large enough.
     #[must_use]
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
-        let ends_after = |block: &BlockView| block.address.0 + block.size.0 > from.0;
-        self.at_least(pool, stream, size).filter(ends_after).min_by_key(|block| block.address)
+        let slot = self.known_stream_slot(stream)?;
+        let large_enough = self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0);
+        // Views of all of them would take three times as long.
+        let ends_after = |block: &Block| block.address + block.size > from.0;
+        let lowest =
+            large_enough.filter(|&index| ends_after(self.arena.at(index))).min_by_key(|&index| self.arena.at(index).address);
+        lowest.map(|index| self.view(index))
     }
 
     /// For each other stream, the pool's first free block with at least `size` bytes, in the order of the index.
