@@ -5,3 +5,4 @@ mod numbers_page;
 mod packing_generated;
 mod real_rmm;
 mod study_recordings;
+mod told_apart;

@@ -13,7 +13,7 @@ use parkade::policy::Policy;
 use parkade_policies::Named;
 use parkade_sim::PAGE_BYTES;
 
-use super::run::{Ending, Outcome, PLENTY_BYTES, RunOptions, make_for, run};
+use super::run::{Ending, Outcome, PLENTY_BYTES, PRECISION, RunOptions, make_for, run};
 use crate::workload::{Event, Workload};
 
 /// The number of runs after the first bisection, with less memory than it found.
@@ -39,8 +39,9 @@ pub struct Smallest {
 ///
 /// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload reserves on a device with plenty of
 /// memory. LOAD is the most bytes live at once, with each request rounded up to 512 bytes, in whole 2 MiB pages; the step
-/// s is LOAD divided by the options' precision (1/256 of it by default), but at least one page. All policies are measured at the same capacities, so that equal needs produce
-/// equal results.
+/// s is LOAD divided by 256 or, if the options' precision is coarser, by that, but at least one page. With a finer precision,
+/// a second bisection follows between the result and the capacity before it, in the precision's steps: four or five more runs for
+/// 1/4096. All policies are measured at the same capacities, so that equal needs produce equal results.
 ///
 /// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory than it
 /// fails in. Bisection therefore finds only *a* threshold. After that, up to 48 further runs try lower capacities, evenly
@@ -80,7 +81,10 @@ pub fn smallest_capacity(
 struct Search<'a> {
     attempt: &'a mut dyn FnMut(u64) -> Outcome,
     load_pages: u64,
+    /// The distance of the capacities that are tried.
     step_pages: u64,
+    /// Their distance in the second bisection; a divisor of the first.
+    fine_pages: u64,
     /// The capacities tried, and whether the workload fits.
     tried: BTreeMap<u64, bool>,
     /// The smallest capacity in which it fits.
@@ -91,8 +95,9 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(load_pages: u64, precision: u64, plenty: Outcome, attempt: &'a mut dyn FnMut(u64) -> Outcome) -> Search<'a> {
-        let step_pages = load_pages.checked_div(precision).unwrap_or(0).max(1);
-        Search { attempt, load_pages, step_pages, tried: BTreeMap::new(), least: (PLENTY_BYTES, plenty), fault: None }
+        let fine_pages = load_pages.checked_div(precision).unwrap_or(0).max(1);
+        let step_pages = (load_pages / PRECISION / fine_pages).max(1) * fine_pages;
+        Search { attempt, load_pages, step_pages, fine_pages, tried: BTreeMap::new(), least: (PLENTY_BYTES, plenty), fault: None }
     }
 
     /// Returns the capacity this many steps above the load.
@@ -126,7 +131,10 @@ impl<'a> Search<'a> {
             return;
         }
         let enough = self.upper_end();
-        smallest(self, enough, FURTHER_RUNS);
+        let enough = smallest(self, enough, FURTHER_RUNS);
+        let fine_steps = self.step_pages / self.fine_pages;
+        self.step_pages = self.fine_pages;
+        bisect(self, enough.saturating_sub(1) * fine_steps, enough * fine_steps);
     }
 
     /// Returns a number of steps that is enough. For most policies, this is what they reserved with plenty of memory; a
@@ -250,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::packing::random::Random;
-    use crate::study::run::{DriverCost, PRECISION};
+    use crate::study::run::DriverCost;
 
     /// Returns the outcome of a run that took `steps` pages above a load of 256.
     fn outcome(fits: bool, steps: u64) -> Outcome {
@@ -290,6 +298,24 @@ mod tests {
     fn where_fitting_is_monotone_the_threshold_is_found() {
         for threshold in 0..120 {
             assert_eq!(found(100, &[], &|steps| steps >= threshold).0, threshold);
+        }
+    }
+
+    #[test]
+    fn a_finer_search_takes_one_run_for_each_halving_of_the_step() {
+        let runs_until = |precision, threshold| {
+            let (load_pages, mut runs) = (16 * PRECISION, 0);
+            let mut attempt = |bytes: u64| {
+                runs += 1;
+                outcome(bytes / PAGE_BYTES >= load_pages + threshold, 2000)
+            };
+            let mut search = Search::new(load_pages, precision, outcome(true, 16 * PRECISION), &mut attempt);
+            search.on_the_grid();
+            (search.found().0 / PAGE_BYTES - load_pages, runs)
+        };
+        for threshold in 1..700 {
+            let (coarse, runs) = runs_until(PRECISION, threshold);
+            assert_eq!((coarse, runs_until(16 * PRECISION, threshold)), (threshold.div_ceil(16) * 16, (threshold, runs + 4)));
         }
     }
 
