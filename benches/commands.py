@@ -4,9 +4,8 @@
 benches/commands.py RECORDING [--rounds N] [--sweep] [--write docs/speed.md]
 
 RECORDING is a snapshot file, compressed or not; it is decompressed first, and both forms are measured. Times
-are from the round with the shortest processor time. Memory is the maximum over all rounds. --sweep adds the
-sweep for docs/numbers.md, which takes minutes. The release build is
-brought up to date first.
+are from the round with the shortest processor time. Memory is the maximum over all rounds. --sweep adds a
+sweep of the catalogue, which takes minutes. The release build is brought up to date first.
 """
 
 import argparse
@@ -124,14 +123,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recording", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sweep", action="store_true", help="also run the sweep of docs/numbers.md")
+    parser.add_argument("--sweep", action="store_true", help="also sweep the catalogue and three recordings")
     parser.add_argument(
         "--write", type=Path, metavar="PAGE", help="also write the table into a page, between its markers"
     )
     arguments = parser.parse_args()
     if arguments.write:
         parts(arguments.write, "commands.py")  # fail now rather than after minutes
-    for build in (["-p", "parkade-cli"], ["-p", "parkade-research", "--example", "events"]):
+    for build in (["-p", "parkade-cli"], ["-p", "parkade-benches", "--example", "events"]):
         subprocess.run(["cargo", "build", "--locked", "--quiet", "--release", *build], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
         rows = of_recording(arguments.recording.resolve(), arguments.rounds, Path(folder))
@@ -139,7 +138,7 @@ def main() -> int:
     if arguments.sweep:
         rows.append(
             [
-                "the sweep of [numbers](numbers.md#how-are-the-tables-made)",
+                "`parkade sweep` on the catalogue and three recordings",
                 seconds(best([PARKADE, "sweep", "-w", SWEPT, "--markdown"], 1)),
                 "88 s of processor time",
             ]

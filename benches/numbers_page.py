@@ -1,28 +1,23 @@
 #!/usr/bin/env python3
-"""Runs the sweep of docs/numbers.md and writes its tables between the markers on that page.
+"""Runs the sweeps of docs/numbers.md and writes its tables between the markers on that page.
 
 python3 benches/numbers_page.py           writes the tables into the page
 python3 benches/numbers_page.py --check   exits with 1 if the page has different tables
 
-The same sources produce the same tables. The release build is brought up to date first. --rows FILE keeps the
-rows of the sweep, so that an interrupted sweep can continue where it stopped; further options for `parkade
-sweep`, such as --threads, can follow after `--`.
+The same sources produce the same tables. The release build is brought up to date first.
 """
 
 import argparse
-import re
+import json
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 from page import parts, replace_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/numbers.md"
-SHIPPED = "conformance/recordings"
-# One shipped recording of each kind: a simple one, one with several streams, one with graphs and private pools, and
-# one of serving.
+# One shipped recording of each kind: simple ones, one with several streams, graphs and private pools, and serving.
 RECORDINGS = [
     "deep_mlp.default",
     "gpt2_varlen.default",
@@ -33,41 +28,73 @@ RECORDINGS = [
     "studies/cuda_graph.default",
     "studies/llm_serving.tail300k",
 ]
-SWEPT = ["-w", ",".join(["all", *(f"{SHIPPED}/{name}.pickle.xz" for name in RECORDINGS)]), "-p", "all"]
+# The policies of the table by workload; the others are variants of them or hardly differ from one of them.
+SHOWN = ["pytorch", "pytorch-expandable", "best-fit-remap", "bfc", "rmm-pool", "cuda-async", "stalloc", "gmlake-like"]
+NONE = "–"
 
 
-def tables(more: list[str]) -> str:
-    """Returns the output of the sweep."""
+def sweep(workloads: list[str]) -> dict:
+    """Returns the results of a sweep over these workloads."""
+    run = subprocess.run(["target/release/parkade", "sweep", *workloads, "--json"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(run.stdout)
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Returns a table whose first column is text and whose other columns are numbers."""
+    lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def mean(level: dict | None, unit: float = 1, decimals: int = 3) -> str:
+    return f"{level['mean'] / unit:.{decimals}f}" if level else NONE
+
+
+def by_policy(groups: list[dict]) -> str:
+    """Returns the table of policies, with the same columns for each group of workloads."""
+    rows = []
+    for of_groups in zip(*(group["policies"] for group in groups)):
+        row = [f"`{of_groups[0]['policy']}`"]
+        for policy in of_groups:
+            memory, total = policy["memory_over_load"], len(policy["workloads"])
+            fits = f"{round(policy['fits']['1.1'] * total)} of {total}"
+            driver = mean(policy["driver_ns"]["plenty"], 1e6, 1)
+            row += [mean(memory), f"{memory['low']:.2f}–{memory['high']:.2f}", fits, driver]
+        rows.append(row)
+    titles = ["recorded", "range", "in 1.1", "ms", "generated", "range", "in 1.1", "ms"]
+    return table(["policy", *titles], rows)
+
+
+def by_workload(groups: list[dict]) -> str:
+    """Returns the table of workloads, recorded ones first."""
+    rows = []
+    for group in groups:
+        shown = [policy["workloads"] for policy in group["policies"] if policy["policy"] in SHOWN]
+        order = [policy["policy"] for policy in group["policies"] if policy["policy"] in SHOWN]
+        for bounds, *cells in zip(group["bounds"], *shown):
+            of = {name: mean(cell["memory_over_load"]) for name, cell in zip(order, cells)}
+            packed = mean(bounds["packing_over_load"]) + ("" if bounds["packing_converged"] else "*")
+            values = [of[name] for name in SHOWN]
+            rows.append([bounds["workload"], *values, mean(bounds["load_with_pools_over_load"]), packed])
+    return table(["workload", *SHOWN, "LOAD with pools", "packed"], rows)
+
+
+def tables() -> str:
+    """Returns what stands between the markers."""
     subprocess.run(["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-cli"], cwd=ROOT, check=True)
-    command = ["target/release/parkade", "sweep", *SWEPT, "--markdown", *more]
-    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-
-
-def on_lines(text: str) -> str:
-    """Returns notes with one sentence per line and no line too long."""
-    lines = []
-    for line in text.split("\n"):
-        sentences = [line] if line.startswith("|") else re.split(r"(?<=\.) (?=[A-Z–])", line)
-        for sentence in sentences:
-            lines += (
-                [sentence]
-                if line.startswith("|")
-                else textwrap.wrap(sentence, 190, break_long_words=False, break_on_hyphens=False) or [""]
-            )
-    return "\n".join(lines)
+    recordings = [f"conformance/recordings/{name}.pickle.xz" for name in RECORDINGS]
+    groups = [sweep(recordings), sweep(["all"])]
+    folder, cut = "conformance/recordings/", RECORDINGS.index("pools/graph_reset.default.2")
+    first, rest = ",".join(RECORDINGS[:cut]), ",".join(RECORDINGS[cut:])
+    commands = f"parkade sweep --all {folder}{{{first},\\\n{rest}}}.pickle.xz\nparkade sweep --all all"
+    return f"{by_policy(groups)}\n\n### By workload\n\n{by_workload(groups)}\n\n```\n{commands}\n```"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only check that the page matches the sweep")
-    parser.add_argument(
-        "--rows", type=Path, metavar="FILE", help="keep the rows in this file, or continue from the rows in it"
-    )
-    parser.add_argument("more", nargs="*", metavar="OPTION", help="more options of parkade sweep")
+    parser.add_argument("--check", action="store_true", help="only check that the page matches the sweeps")
     arguments = parser.parse_args()
     before, after = parts(PAGE, "numbers_page.py")  # fail now rather than after minutes
-    kept = ["-o", str(arguments.rows.resolve())] if arguments.rows else []
-    text = on_lines(tables([*kept, *arguments.more]))
+    text = tables()
     if not arguments.check:
         replace_marked(PAGE, "numbers_page.py", text)
         return 0

@@ -249,11 +249,8 @@ fn numbers_that_pages_state_are_right() {
     let series = RELEASES.iter().collect::<Vec<_>>().chunk_by(|a, b| series(a) == series(b)).count();
     let operations =
         claims::column(&read(&root().join("docs/releases.md")), "| operations compared |", 2).iter().sum::<u64>() / 1_000_000;
-    let workloads = claims::stated(
-        &read(&root().join("docs/numbers.md")),
-        "Geometric means of the table by workload over n of ",
-        " workloads",
-    );
+    let workloads =
+        claims::stated(&read(&root().join("docs/numbers.md")), "The second table has one row for each of the ", " workloads");
     let keys = Stats::default().entries().len();
     for (page, before, after, right) in [
         ("README.md", "with a complete ", "-line policy", lines("conformance/tests/own_policy.rs")),
