@@ -35,7 +35,13 @@ NONE = "–"
 
 def sweep(workloads: list[str]) -> dict:
     """Returns the results of a sweep over these workloads."""
-    run = subprocess.run(["target/release/parkade", "sweep", *workloads, "--json"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    run = subprocess.run(
+        ["target/release/parkade", "sweep", *workloads, "--json"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return json.loads(run.stdout)
 
 

@@ -27,7 +27,9 @@ def back_to_the_start(trace):
     time = {"time_us": trace[-1]["time_us"]}
     # The allocator releases the segments of large blocks before those of small blocks (2 MiB), each by stream, size and address.
     order = sorted(segments.values(), key=lambda one: (one["size"] == 2 << 20, one["stream"], one["size"], one["addr"]))
-    frees = [block | time | {"action": kind} for block in blocks.values() for kind in ("free_requested", "free_completed")]
+    frees = [
+        block | time | {"action": kind} for block in blocks.values() for kind in ("free_requested", "free_completed")
+    ]
     return frees + [segment | time | {"action": "segment_free"} for segment in order]
 
 
@@ -42,7 +44,12 @@ def main(recording, times, out, stacks=None):
     larger += [entry | {"time_us": entry["time_us"] + (int(times) - 1) * period} for entry in trace]
     if stacks:
         with lzma.open(stacks) as file:
-            found = [entry["frames"] for trace in pickle.load(file)["device_traces"] for entry in trace if entry.get("frames")]
+            found = [
+                entry["frames"]
+                for trace in pickle.load(file)["device_traces"]
+                for entry in trace
+                if entry.get("frames")
+            ]
         # As in PyTorch's own files, calls are shared and stacks are not.
         larger = [entry | {"frames": list(found[place % len(found)])} for place, entry in enumerate(larger)]
     snapshot["device_traces"][device] = larger

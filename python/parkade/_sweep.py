@@ -235,8 +235,8 @@ def _continued(output: Path | None, header: bytes) -> Iterator[tuple[list[bytes]
                 )
         if any(row["job"] != place for place, row in enumerate(rows)):
             raise Error(
-                f"{os.fspath(output)} has gaps, because an addition of policies or seeds was interrupted: finish it with "
-                "parkade sweep -o"
+                f"{os.fspath(output)} has gaps, because an addition of policies or seeds was interrupted: "
+                "finish it with parkade sweep -o"
             )
         file.seek(sum(map(len, lines)))
         file.truncate()
