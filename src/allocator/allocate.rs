@@ -106,12 +106,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// The reason why the policy's choice is invalid.
     #[cold]
     fn wrong_choice(&self, id: BlockId, request: Request) -> PolicyFault {
-        match self.heap.arena.resolve(id).map(|index| self.heap.arena.at(index)) {
-            None => self.fault("reuses a block that does not exist"),
-            Some(block) if block.state != BlockState::Free => self.fault("reuses a block that is not free"),
-            Some(block) if block.size < request.size.0 => self.fault("reuses a block that is too small"),
-            Some(block) => self.misplaced("reuses a block of a different pool or stream", block, &request),
-        }
+        let problem = match self.heap.arena.resolve(id).map(|index| self.heap.arena.at(index)) {
+            None => "reuses a block that does not exist",
+            Some(block) if block.state != BlockState::Free => "reuses a block that is not free",
+            Some(block) if block.size < request.size.0 => "reuses a block that is too small",
+            Some(_) => "reuses a block of a different pool or stream",
+        };
+        self.fault(problem)
     }
 
     /// Whether the policy splits the free block for the request.

@@ -18,23 +18,21 @@ mod pools;
 mod segments;
 mod view;
 
-use alloc::borrow::Cow;
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::vec::Vec;
 
 use crate::block::{Block, BlockId, BlockState, NIL};
 use crate::device::{BackendError, DeviceBackend};
 use crate::device_ranges::{DeviceRanges, WrongAnswer};
 use crate::error::AllocError;
-use crate::heap::{Heap, PoolSlot, TooManyStreams};
+use crate::heap::{Heap, TooManyStreams};
 use crate::pending::{Pending, StreamOrder};
-use crate::policy::{Policy, PolicyFault, Request};
+use crate::policy::{Policy, PolicyFault};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
 use crate::stats::Stats;
 use crate::trace::{Observer, TraceAction, TraceEntry};
-use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
+use crate::units::{Bytes, DeviceAddress};
 
 pub use adopt::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
 pub use allocation::Allocation;
@@ -109,20 +107,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     #[cold]
-    fn fault(&self, problem: impl Into<Cow<'static, str>>) -> PolicyFault {
-        PolicyFault { policy: self.policy.name(), problem: problem.into() }
-    }
-
-    /// The same for a block of which the request cannot have any part because of its pool or its stream; says which these are.
-    #[cold]
-    fn misplaced(&self, problem: &str, block: &Block, request: &Request) -> PolicyFault {
-        let place = |slot: PoolSlot, stream: StreamId| {
-            let PoolId(first, second) = self.heap.private_pools().id(slot.pool_number());
-            let class = if slot.class() == PoolClass::Small { "small" } else { "large" };
-            format!("pool ({first}, {second}) for {class} blocks and stream {stream}")
-        };
-        let (own, wanted) = (place(PoolSlot(block.pool), self.heap.stream(block.stream)), place(request.pool, request.stream));
-        self.fault(format!("{problem}: the block belongs to {own}; the request is for {wanted}"))
+    fn fault(&self, problem: &'static str) -> PolicyFault {
+        PolicyFault { policy: self.policy.name(), problem }
     }
 
     /// Checks a range that the device handed out, and records it.

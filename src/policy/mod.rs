@@ -10,7 +10,6 @@ mod pytorch;
 #[macro_use]
 mod wrapper;
 
-use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -413,12 +412,12 @@ pub trait Policy {
 
 /// A policy's answer cannot be carried out. The heap is valid and no memory is lost; the effects of earlier rungs
 /// remain.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyFault {
     /// The policy's name.
     pub policy: &'static str,
     /// What is wrong with the answer.
-    pub problem: Cow<'static, str>,
+    pub problem: &'static str,
 }
 
 impl fmt::Display for PolicyFault {

@@ -363,13 +363,7 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
                 AllocError::Policy(_) => format!("policy scripted {says}"),
                 _ => (*says).to_owned(),
             };
-            let more = text.strip_prefix(&expected);
-            let is_same = !says.is_empty()
-                && more.is_some_and(|more| {
-                    let is_placed =
-                        more.starts_with(": the block belongs to pool (") && more.ends_with(&format!("stream {stream:#x}"));
-                    more.is_empty() || *says == "CUDA out of memory" || is_placed
-                });
+            let is_same = !says.is_empty() && (text == expected || (*says == "CUDA out of memory" && text.starts_with(says)));
             ensure(Law::Answers, is_same, || format!("the error is: {text}; expected: {expected}"))?;
             // A range of addresses may remain for the next request.
             let after = (core.segments(), core.heap().reserved(), core.device().held());

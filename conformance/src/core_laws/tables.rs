@@ -211,7 +211,7 @@ fn fixed_texts() -> Result<(), Broken> {
                                                           {repeated:?}"
         )
     })?;
-    let fault = PolicyFault { policy: "first-fit", problem: "names no block".into() };
+    let fault = PolicyFault { policy: "first-fit", problem: "names no block" };
     let driver = BackendError::Driver { call: "cudaMalloc", code: 2 };
     let none = BackendError::OutOfMemory { requested: Bytes(512) };
     texts::check(&fault.to_string(), Some("policy first-fit names no block".to_owned()))?;

@@ -96,8 +96,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("transfers a block that is too small").into());
         }
         if block.pool != request.pool.0 || block.stream == stream_slot {
-            let problem = "transfers a block of a different pool, or of the request's own stream";
-            return Err(self.misplaced(problem, block, request).into());
+            return Err(self.fault("transfers a block of a different pool, or of the request's own stream").into());
         }
         let from = self.heap.stream(block.stream);
         // A captured stream cannot wait for work outside its capture.
