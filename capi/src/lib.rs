@@ -18,7 +18,6 @@ pub use interface::pools::*;
 pub use interface::reading::*;
 pub use interface::sharing::*;
 pub use interface::*;
-pub use own::declare;
 // For the expansion of `policies!`.
 #[doc(hidden)]
 pub use parkade_policies::Entry;

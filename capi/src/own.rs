@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 use parkade_policies::{BESIDE, CATALOGUE, Entry, Named, Policies};
 
 use crate::failure::Failure;
-use crate::interface::answer;
-use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT};
+use crate::types::parkade_status::PARKADE_INVALID_ARGUMENT;
 
 static KNOWN: OnceLock<Policies> = OnceLock::new();
 
@@ -41,21 +40,20 @@ macro_rules! policies {
     };
 }
 
-/// Declares a library's own policies, as [`policies!`](crate::policies) does. Fails if a declaration is wrong, if its
-/// name is taken, or if a policy was looked up before; `parkade_error_text` says which.
-#[must_use]
-pub fn declare(own: &'static [Entry]) -> parkade_status {
-    answer(|| {
-        let refused = |why| Failure::new(PARKADE_INVALID_ARGUMENT, why);
-        let declared = Policies::with(own).map_err(refused)?;
-        let known = KNOWN.get_or_init(|| declared);
-        if known.own().map(|policy| policy.entry.name).eq(own.iter().map(|entry| entry.name)) {
-            return Ok(());
-        }
-        let why = "the library's policies are declared too late, because a policy was looked up before: call \
-                   parkade_declare_policies() before any other function";
-        Err(refused(why.to_owned()))
-    })
+/// Declares a library's own policies.
+///
+/// # Errors
+/// A declaration is wrong, its name is taken, or a policy was looked up before.
+pub(crate) fn declared(own: &'static [Entry]) -> Result<(), Failure> {
+    let refused = |why| Failure::new(PARKADE_INVALID_ARGUMENT, why);
+    let declared = Policies::with(own).map_err(refused)?;
+    let known = KNOWN.get_or_init(|| declared);
+    if known.own().map(|policy| policy.entry.name).eq(own.iter().map(|entry| entry.name)) {
+        return Ok(());
+    }
+    let why = "the library's policies are declared too late, because a policy was looked up before: call \
+               parkade_declare_policies() before any other function";
+    Err(refused(why.to_owned()))
 }
 
 /// Returns the policies that have names.

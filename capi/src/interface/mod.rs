@@ -19,11 +19,11 @@ use std::sync::OnceLock;
 
 use parkade::units::PoolId;
 use parkade_gpu::{CudaDevice, StreamsAreValid, WorkIsSerial};
-use parkade_policies::Reach;
+use parkade_policies::{Entry, Reach};
 
 use crate::device::Device;
 use crate::failure::{Failure, LAST};
-use crate::own::listed;
+use crate::own::{declared, listed};
 use crate::serve::{Wanted, choose_policy, parkade_allocator};
 use crate::types::parkade_status::{self, *};
 use crate::types::{
@@ -41,6 +41,13 @@ pub(crate) fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_stat
             Failure::new(PARKADE_INTERNAL_ERROR, text).keep()
         }
     }
+}
+
+/// Declares a library's own policies, as [`policies!`](crate::policies) does. Fails if a declaration is wrong, if its
+/// name is taken, or if a policy was looked up before; `parkade_error_text` says which.
+#[must_use]
+pub fn declare(own: &'static [Entry]) -> parkade_status {
+    answer(|| declared(own))
 }
 
 fn null(what: &str) -> Failure {
