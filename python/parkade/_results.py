@@ -66,6 +66,16 @@ class Result(_Record):
         return self.html or f"<pre>{escape(str(self))}</pre>"
 
 
+class _Shown(Result):
+    """A result about a recorded run, or about the same program under a policy."""
+
+    @property
+    def policy(self) -> str | None:
+        """The policy of the simulation, which `data` describes; None if the recorded run is shown."""
+        found: str | None = self.data.get("policy")
+        return found
+
+
 @dataclass(frozen=True, repr=False)
 class Verification(_fields.VerificationFields, Result):
     """The result of `verify`."""
@@ -170,7 +180,7 @@ class Diagnosis(_fields.DiagnosisFields, Result):
 
 
 @dataclass(frozen=True, repr=False)
-class Report(_fields.ReportFields, Result):
+class Report(_fields.ReportFields, _Shown):
     """The result of `report`."""
 
     _shown = ("file", "output")
@@ -180,12 +190,6 @@ class Report(_fields.ReportFields, Result):
     svg: str = field(default="")
     #: The page that was written.
     output: str | None = None
-
-    @property
-    def policy(self) -> str | None:
-        """The policy of the simulation, which `data` describes; None if the recorded run is shown."""
-        found: str | None = self.data.get("policy")
-        return found
 
     def _repr_html_(self) -> str:
         return _html.report(self)
@@ -203,17 +207,11 @@ class Difference(_fields.DifferenceFields, Result):
 
 
 @dataclass(frozen=True, repr=False)
-class Stats(_fields.StatsFields, Result):
+class Stats(_fields.StatsFields, _Shown):
     """The result of `stats`."""
 
     _shown = ("file", "settings", "mismatches")
     __hash__ = _hash
-
-    @property
-    def policy(self) -> str | None:
-        """The policy of the simulation, which `data` describes; None if the recorded run is shown."""
-        found: str | None = self.data.get("policy")
-        return found
 
     @property
     def runs(self) -> list[Object]:
@@ -250,17 +248,11 @@ class Replay(_fields.ReplayFields, Result):
 
 
 @dataclass(frozen=True, repr=False)
-class Export(_fields.ExportFields, Result):
+class Export(_fields.ExportFields, _Shown):
     """The file that `export` wrote."""
 
     _shown = ("file", "output", "settings")
     __hash__ = _hash
-
-    @property
-    def policy(self) -> str | None:
-        """The policy of the simulation, which `data` describes; None if the recorded run is shown."""
-        found: str | None = self.data.get("policy")
-        return found
 
 
 @dataclass(frozen=True, repr=False)
