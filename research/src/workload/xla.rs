@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Read};
 
 use super::trace_error::TraceError;
 
-/// What a line has beyond this is not looked at.
+/// The rest of a longer line is passed over.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
 /// The memory space of values in the host's memory (`Layout::kHostMemorySpace` in xla/layout.h).
 const HOST: &str = "@5";
@@ -76,12 +76,12 @@ struct Value {
 #[derive(Debug)]
 struct Allocation {
     bytes: u64,
-    use_: Use,
+    kind: Kind,
     values: Vec<Value>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Use {
+enum Kind {
     /// A parameter or a constant.
     WholeProgram,
     /// Of a single thread.
@@ -164,10 +164,10 @@ impl Dump {
         let end = self.last.saturating_add(1);
         let mut found = Vec::new();
         for allocation in &self.allocations {
-            match allocation.use_ {
-                Use::Thread => {}
-                Use::WholeProgram => found.push(Lifetime { start: 0, end, bytes: allocation.bytes }),
-                Use::Values => found.extend(self.buffers(&allocation.values)?),
+            match allocation.kind {
+                Kind::Thread => {}
+                Kind::WholeProgram => found.push(Lifetime { start: 0, end, bytes: allocation.bytes }),
+                Kind::Values => found.extend(self.buffers(&allocation.values)?),
             }
         }
         found.retain(|lifetime| lifetime.bytes > 0);
@@ -242,16 +242,16 @@ fn allocation(rest: &str) -> Result<Allocation, String> {
     let (_, rest) = rest.split_once(": size ").ok_or("the allocation has no size")?;
     let mut parts = rest.trim_end_matches(':').split(", ");
     let bytes = number(parts.next(), "size")?;
-    let mut use_ = Use::Values;
+    let mut kind = Kind::Values;
     for part in parts {
         match part {
-            "thread-local" => use_ = Use::Thread,
-            "constant" => use_ = Use::WholeProgram,
-            _ if part.starts_with("parameter ") => use_ = Use::WholeProgram,
+            "thread-local" => kind = Kind::Thread,
+            "constant" => kind = Kind::WholeProgram,
+            _ if part.starts_with("parameter ") => kind = Kind::WholeProgram,
             _ => {}
         }
     }
-    Ok(Allocation { bytes, use_, values: Vec::new() })
+    Ok(Allocation { bytes, kind, values: Vec::new() })
 }
 
 /// Reads the rest of a line such as ` value: <36 fusion.2{0} @0> (size=4096,offset=512): f32[1024]{0}`; `None` for a value in
