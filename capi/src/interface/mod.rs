@@ -32,7 +32,7 @@ use crate::types::{
 };
 
 /// Does the work of a call. Keeps a failure for `parkade_error_text`; a panic counts as a failure.
-pub(crate) fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
+fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => PARKADE_OK,
         Ok(Err(failure)) => failure.keep(),
