@@ -11,6 +11,7 @@ mod cuda;
 mod interface;
 mod simulated;
 mod witness;
+mod words;
 
 pub use any::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical};
 #[cfg(feature = "cuda")]
@@ -21,3 +22,4 @@ pub use interface::{
 };
 pub use simulated::{STREAMS, Simulated};
 pub use witness::{Core, MadeCall, Witness, WitnessedDevice, WitnessedEvent};
+pub(crate) use words::first_other_word;

@@ -42,7 +42,7 @@ use parkade::{AllocError, Allocation, Allocator, PoolError, PoolFilter};
 use parkade_sim::address::Scripted;
 use parkade_sim::{CallName, EventTiming, PAGE_BYTES, SimDevice, SimOptions};
 
-use crate::backend::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical, Holdings, Needs, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical, Holdings, Needs, TestDevice, first_other_word};
 use crate::program::search::Draws;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -476,7 +476,7 @@ impl Run<'_> {
         let mut bytes = vec![0; piece as usize];
         for offset in [0, (whole - piece) / 8 * 4, whole - piece] {
             device.read(address.offset(Bytes(offset)), &mut bytes)?;
-            if bytes.chunks_exact(4).any(|found| found != word.to_le_bytes()) {
+            if first_other_word(&bytes, word).is_some() {
                 return Err(Trouble::fail(format!(
                     "block {word}, which has {requested} bytes, does not contain its number at byte {offset}"
                 )));

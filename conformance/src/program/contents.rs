@@ -5,7 +5,7 @@ use parkade::device::DeviceBackend as _;
 use parkade::units::{Bytes, StreamId};
 
 use super::caller::Caller;
-use crate::backend::TestDevice;
+use crate::backend::{TestDevice, first_other_word};
 use crate::law::{Broken, Law, ensure};
 
 /// Number of bytes read at the start and at the end of a run; reuse would overwrite one of them.
@@ -93,10 +93,10 @@ impl Caller {
             for offset in offsets {
                 let mut bytes = vec![0; piece as usize];
                 device.read(held.address().offset(Bytes(offset)), &mut bytes).map_err(device_failed)?;
-                let wrong = bytes.chunks_exact(4).position(|found| found != word.to_le_bytes());
+                let wrong = first_other_word(&bytes, word);
                 ensure(Law::Contents, wrong.is_none() || contents == Contents::Unchecked, || {
                     let (name, at, size) = (held.name, held.address(), held.requested);
-                    let place = offset + 4 * wrong.unwrap_or(0) as u64;
+                    let place = offset + wrong.unwrap_or(0) as u64;
                     format!("a{name}, {size} bytes at {at}, should hold {word:#x} at byte {place}, but holds something else")
                 })?;
             }

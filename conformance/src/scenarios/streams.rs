@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
-use crate::backend::{AnyBackend, AnyDevice, AnyEvent, Race, RaceSide, TestDevice, Touch};
+use crate::backend::{AnyBackend, AnyDevice, AnyEvent, Race, RaceSide, TestDevice, Touch, first_other_word};
 use crate::program::search::runner;
 use crate::scenarios::story::{Finding, Row, Story, claim, scenario};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
@@ -152,7 +152,7 @@ impl Reader {
             device.destroy_event(event);
         }
         let first = u32::from_le_bytes([words[0], words[1], words[2], words[3]]);
-        Ok(words.chunks_exact(4).all(|word| word == first.to_le_bytes()).then_some(first))
+        Ok(first_other_word(&words, first).is_none().then_some(first))
     }
 }
 
