@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, PoolClass};
-use parkade::{BlockId, Heap, LiveBlock};
+use parkade::{BlockId, FreePair, Heap, LiveBlock};
 use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::checks::laws_any_policy::{Share, check};
 use parkade_conformance::checks::{entries, laws_any_policy};
@@ -164,6 +164,42 @@ fn mistakes_are_found_and_the_law_is_named() {
         let shown = report.rows.iter().any(|row| row.script.as_ref().is_some_and(|script| script.contains("alloc ")));
         assert!(shown, "the shortest program is shown: {report}");
     }
+}
+
+/// Blocks in slabs of 2 MiB, which coalesce only when the allocator is about to release their slab. No step of the policy coalesces any.
+#[derive(Clone)]
+struct Slabs;
+
+impl Policy for Slabs {
+    fn name(&self) -> &'static str {
+        "slabs"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(512))
+    }
+
+    fn classify(&self, size: Bytes) -> PoolClass {
+        if size < Bytes::mib(1) { PoolClass::Small } else { PoolClass::Large }
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        let found = heap.first_at_least(request.pool, request.stream, request.size);
+        found.map_or(Placement::Segment(request.size.max(Bytes::mib(2))), |block| Placement::Reuse(block.id))
+    }
+
+    fn splits(&self, _: Bytes, request: &Request) -> bool {
+        request.size < Bytes::mib(1)
+    }
+
+    fn coalesces(&self, _: &FreePair) -> bool {
+        false
+    }
+}
+
+#[test]
+fn releasing_the_cache_joins_what_a_policy_keeps_apart() {
+    check(|| Slabs, &Effort::new(200, 0)).unwrap_or_else(|report| panic!("{report}"));
 }
 
 /// Where a policy keeps the number of frees of which it has learned. Every other one changes which block it chooses.

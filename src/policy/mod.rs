@@ -181,6 +181,8 @@ pub enum Relief {
     /// Coalesce all adjacent free blocks that [`Policy::coalesces`] has kept apart, in every pool. This step alone does
     /// not serve the request, but the next one may reuse or release the coalesced blocks.
     Coalesce,
+    /// Release the cache, as [`Rung::ReleaseAll`] does. Does nothing while a graph is captured.
+    ReleaseAll,
     /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
     Wait,
     /// Take this free block of the request's pool and stream, which an earlier step has freed, as in

@@ -280,7 +280,7 @@ impl Watched {
                     Placement::Reuse(id) => Relief::Reuse(id),
                     Placement::Segment(_) => continue,
                 },
-                Rung::ReleaseAll => release(policy.releasable(heap), Attempt::No),
+                Rung::ReleaseAll => Relief::ReleaseAll,
                 Rung::GrowAgain => release(Vec::new(), Attempt::AskAgain),
                 Rung::Own => continue,
             };
@@ -415,6 +415,7 @@ impl Wrapper for Watched {
             (self.rung, self.own_turn) = (0, 0);
         }
         let relief = self.next_step(heap, request);
+        let releasable = if relief == Relief::ReleaseAll { self.inner().releasable(heap).len() } else { 0 };
         let segment = self.notes.get_mut().segment;
         let reached = &mut self.notes.get_mut().reached;
         let answer = match &relief {
@@ -445,6 +446,10 @@ impl Wrapper for Watched {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
             }
             Relief::Lend | Relief::Borrow | Relief::Rescue { .. } | Relief::Provide { .. } => Answer::Rung(0),
+            Relief::ReleaseAll => {
+                reached.releases += u64::from(releasable > 0);
+                Answer::Rung(releasable)
+            }
             Relief::Coalesce | Relief::Wait => Answer::Rung(0),
             Relief::Done => {
                 reached.refusals += 1;

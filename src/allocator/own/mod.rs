@@ -125,7 +125,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 None
             }
             // Waiting would break the capture, and the stream uses recorded during it would be lost.
-            Relief::Wait if self.heap.is_deferring() => None,
+            Relief::ReleaseAll | Relief::Wait if self.heap.is_deferring() => None,
+            Relief::ReleaseAll => self.release_all().map(|()| None)?,
             Relief::Wait => self.synchronize().map(|()| None)?,
             Relief::Reuse(id) => Some(self.check_choice(id, request, stream_slot)?),
             Relief::ReuseAt { block, offset } => Some(self.reuse_from(block, offset, request, stream_slot)?),
