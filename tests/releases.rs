@@ -49,6 +49,7 @@ fn older_settings_strings() {
         ("2.9", "max_split_size_mb:20", ErrorKind::Check, "CachingAllocator option max_split_size_mb too small, must be > 20"),
         ("2.9", "max_split_size_mb", ErrorKind::Check, "Error parsing CachingAllocator settings, expected :"),
         ("2.9", "max_split_size_mb:2147483648", ErrorKind::NumberOutOfRange, "stoi"),
+        ("2.9", "max_split_size_mb:--40", ErrorKind::InvalidNumber, "stoi"),
         (
             "2.9",
             "per_process_memory_fraction:1",
@@ -70,6 +71,8 @@ fn older_settings_strings() {
         let dialect = &Profile::of(release).expect("a release").dialect;
         Settings::from_environment_as(dialect, "roundup_power2_divisions:[256:4,>:2]").expect("legal").roundup_power2_divisions
     };
+    let after_white_space = Settings::from_environment_as(&Profile::PYTORCH_2_9.dialect, "max_split_size_mb:\t40");
+    assert_eq!(after_white_space.map(|settings| settings.max_split_bytes), Ok(40 << 20));
     // The slot of 256 MiB is 8: before 2.10 what is above takes it too.
     assert_eq!((slots("2.9")[8], slots("2.10")[8], slots("2.9")[9]), (2, 4, 2));
 }

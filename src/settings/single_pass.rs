@@ -136,7 +136,7 @@ fn roundup_list(
         if interval == ">" {
             slots.iter_mut().skip(last_slot).for_each(|slot| *slot = divisions);
         } else {
-            let size_mb = tokens::unsigned(interval).map_err(|error| number_error(error, "stoul"))?;
+            let size_mb = tokens::unsigned(number_in(interval)).map_err(|error| number_error(error, "stoul"))?;
             if !size_mb.is_power_of_two() {
                 return Err(SettingsError::check("For roundups, the intervals have to be power of 2 "));
             }
@@ -149,6 +149,11 @@ fn roundup_list(
         index = if tokens.get(value + 1) == Some("]") { value + 1 } else { tokens.expect(value + 1, ",")? + 1 };
     }
     Ok(index)
+}
+
+/// The token without the white space before a number, which the C library skips.
+fn number_in(token: &str) -> &str {
+    token.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r'])
 }
 
 /// The tokens of a settings string. `,`, `:`, `[` and `]` are tokens; spaces are removed, even inside words.
@@ -174,7 +179,7 @@ impl Tokens {
     }
 
     fn int(&self, index: usize, missing: &str) -> Result<u64, SettingsError> {
-        tokens::int(self.present(index, missing)?).map_err(|error| number_error(error, "stoi"))
+        tokens::int(number_in(self.present(index, missing)?)).map_err(|error| number_error(error, "stoi"))
     }
 
     /// Reads a size in MiB, which must exceed a large segment. Returns bytes.
@@ -188,7 +193,7 @@ impl Tokens {
 
     fn threshold(&self, index: usize) -> Result<f64, SettingsError> {
         let text = self.present(index, "Error, expecting garbage_collection_threshold value")?;
-        let threshold = tokens::double(text).map_err(|error| number_error(error, "stod"))?;
+        let threshold = tokens::double(number_in(text)).map_err(|error| number_error(error, "stod"))?;
         if threshold.is_nan() || threshold <= 0.0 {
             return Err(SettingsError::check("garbage_collect_threshold too small, set it 0.0~1.0"));
         }

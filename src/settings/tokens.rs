@@ -57,7 +57,10 @@ pub(super) fn unsigned(text: &str) -> Result<u64, NumberError> {
 /// Reads a 32-bit number and extends its sign: a negative number becomes a large one, as in C.
 pub(super) fn int(text: &str) -> Result<u64, NumberError> {
     let (negative, rest) = split_sign(text);
-    let magnitude = unsigned(rest).map_err(|error| if rest.starts_with(['+', '-']) { NumberError::NotANumber } else { error })?;
+    if rest.starts_with(['+', '-']) {
+        return Err(NumberError::NotANumber);
+    }
+    let magnitude = unsigned(rest)?;
     let value = i64::try_from(magnitude).map_err(|_| NumberError::OutOfRange)?;
     let value = i32::try_from(if negative { -value } else { value }).map_err(|_| NumberError::OutOfRange)?;
     Ok(i64::from(value).cast_unsigned())
