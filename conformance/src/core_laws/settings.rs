@@ -1,4 +1,4 @@
-//! The settings law: every string has the effect or the error that the specification states, in the dialects of both
+//! The settings law: every string has the effect or the error that the specification states, in the dialects of all
 //! releases, at load time and at run time.
 //!
 //! Strings are drawn from the significant words: all keys, values at every limit, and separators in correct and
@@ -11,21 +11,35 @@ use proptest::prelude::*;
 
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::settings::double;
-use crate::reference_model::settings::{Reader, Refusal, defaults};
+use crate::program::step::profiles;
+use crate::reference_model::older_settings::OlderReader;
+use crate::reference_model::settings::{Reader, Refusal, defaults, double, keys_of};
+
+/// The first 2.x release with two parsers, one of which reads the keys that all accelerators share.
+const TWO_PARSERS: u32 = 10;
 
 /// The number of strings for each program; reading one costs almost nothing.
 const STRINGS_PER_CASE: usize = 24;
 
+/// Returns the oldest and the newest release with each of the two kinds of parsers.
+fn extremes() -> impl Iterator<Item = &'static Profile> {
+    profiles().filter(|profile| matches!(profile.name, "2.1" | "2.9" | "2.10" | "2.15"))
+}
+
+/// Returns the newest release with each of the two kinds of parsers.
+fn newest() -> impl Iterator<Item = &'static Profile> {
+    extremes().filter(|profile| matches!(profile.name, "2.9" | "2.15"))
+}
+
 /// Every key with every value and every list: one after another at run time, and each one at load time.
 fn check_all_pairs() -> Result<(), Broken> {
-    for is_newer in [false, true] {
+    for profile in extremes() {
         for key in Profile::PYTORCH_2_15.dialect.keys() {
             let strings = VALUES.iter().chain(&LISTS).map(|value| format!("{key}:{value}"));
             let strings: Vec<(String, bool)> = strings.flat_map(|text| [(text.clone(), false), (text, true)]).collect();
             for begins in [false, true] {
                 let strings: Vec<_> = strings.iter().filter(|(_, at_load)| *at_load == begins).cloned().collect();
-                check_settings(is_newer, &strings)?;
+                check_settings(profile, &strings)?;
             }
         }
     }
@@ -34,13 +48,13 @@ fn check_all_pairs() -> Result<(), Broken> {
 
 /// Tries every key, and every value of every key, with the case of one letter changed.
 fn check_other_cases() -> Result<(), Broken> {
-    for is_newer in [false, true] {
+    for profile in newest() {
         for key in Profile::PYTORCH_2_15.dialect.keys() {
             let keys = in_other_cases(key).map(|key| format!("{key}:True"));
             let values = VALUES.iter().flat_map(|value| in_other_cases(value)).map(|value| format!("{key}:{value}"));
             for text in keys.chain(values) {
-                check_settings(is_newer, &[(text.clone(), false)])?;
-                check_settings(is_newer, &[(text, true)])?;
+                check_settings(profile, &[(text.clone(), false)])?;
+                check_settings(profile, &[(text, true)])?;
             }
         }
     }
@@ -49,7 +63,7 @@ fn check_other_cases() -> Result<(), Broken> {
 
 /// Tries every value that is a word, with a prefix, with a suffix, and without its last letter.
 fn check_affixes() -> Result<(), Broken> {
-    for is_newer in [false, true] {
+    for profile in newest() {
         for key in Profile::PYTORCH_2_15.dialect.keys() {
             for word in VALUES.iter().filter(|value| value.starts_with(|letter: char| letter.is_alphabetic())) {
                 let shorter = &word[..word.len() - 1];
@@ -57,8 +71,8 @@ fn check_affixes() -> Result<(), Broken> {
                     [format!("{word}2"), format!("{word}x"), format!("x{word}"), format!("{word}{word}"), shorter.to_owned()];
                 for value in spoiled {
                     let text = format!("{key}:{value}");
-                    check_settings(is_newer, &[(text.clone(), false)])?;
-                    check_settings(is_newer, &[(text, true)])?;
+                    check_settings(profile, &[(text.clone(), false)])?;
+                    check_settings(profile, &[(text, true)])?;
                 }
             }
         }
@@ -87,10 +101,10 @@ fn check_long_numbers() -> Result<(), Broken> {
 
 /// Checks that each release knows its keys, each exactly once.
 fn check_keys() -> Result<(), Broken> {
-    for (profile, is_newer) in [(&Profile::PYTORCH_2_11, false), (&Profile::PYTORCH_2_15, true)] {
+    for profile in profiles() {
         let mut seen: Vec<&str> = profile.dialect.keys().collect();
         seen.sort_unstable();
-        let expected = Reader::keys(is_newer);
+        let expected = keys_of(minor(profile));
         ensure(Law::Settings, seen == expected, || format!("{} has the keys {seen:?}, expected {expected:?}", profile.name))?;
     }
     Ok(())
@@ -102,12 +116,13 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     check_other_cases()?;
     check_affixes()?;
     check_long_numbers()?;
-    let strategy = (any::<bool>(), prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
+    let release = prop::sample::select(profiles().collect::<Vec<_>>());
+    let strategy = (release, prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
     run(draws, 36, &prop::collection::vec(number(), STRINGS_PER_CASE), |numbers| {
         numbers.iter().try_for_each(|text| one_number(text))?;
         Ok(numbers.len() as u64)
     })?;
-    run(draws, 33, &strategy, |(is_newer, strings)| check_settings(*is_newer, strings))
+    run(draws, 33, &strategy, |(profile, strings)| check_settings(profile, strings))
 }
 
 /// Reads a number on its own.
@@ -118,34 +133,52 @@ fn one_number(text: &str) -> Result<(), Broken> {
     ensure(Law::Settings, same, || format!("{text:?} is read as {seen:?}, expected {expected:?}"))
 }
 
-/// Applies strings one after another, as 2.15 does if `is_newer`, otherwise as 2.11 does; those with the mark begin a new
-/// process instead. Returns the number of strings.
+/// Applies strings one after another, as the release does; those with the mark begin a new process instead. Returns the
+/// number of strings.
 ///
 /// # Errors
 /// The first effect or error that differs from the specification.
-pub fn check_settings(is_newer: bool, strings: &[(String, bool)]) -> Result<u64, Broken> {
-    let dialect = if is_newer { &Profile::PYTORCH_2_15.dialect } else { &Profile::PYTORCH_2_11.dialect };
+pub fn check_settings(profile: &Profile, strings: &[(String, bool)]) -> Result<u64, Broken> {
+    let (dialect, minor) = (&profile.dialect, minor(profile));
     let (mut seen, mut expected) = (Settings::default(), defaults());
     for (text, begins) in strings {
-        let reader = Reader::new(text, is_newer);
         let (answer, wanted) = if *begins {
-            let (answer, wanted) = (Settings::from_environment_as(dialect, text), at_load(&reader, text));
+            let (answer, wanted) = (Settings::from_environment_as(dialect, text), at_load(minor, text));
             seen = answer.clone().unwrap_or_default();
             expected = wanted.clone().unwrap_or_else(|_| defaults());
             (answer.map(drop), wanted.map(drop))
         } else {
             expected.text.clone_from(text);
-            let wanted = reader.read_common(&mut expected).and_then(|()| reader.read_own(&mut expected));
-            (seen.apply_as(dialect, text), wanted)
+            (seen.apply_as(dialect, text), at_run_time(minor, text, &mut expected))
         };
-        compare((answer, &seen), (wanted, &expected)).map_err(|broken| broken.during(format!("{text:?}")))?;
+        let found = compare((answer, &seen), (wanted, &expected));
+        found.map_err(|broken| broken.during(format!("{text:?}, read by {}", profile.name)))?;
     }
     Ok(strings.len() as u64)
 }
 
+/// Returns the number of a 2.x release.
+fn minor(profile: &Profile) -> u32 {
+    profile.name.strip_prefix("2.").and_then(|minor| minor.parse().ok()).expect("the name of a release")
+}
+
+/// Reads a string at run time. Keys before an error are kept.
+fn at_run_time(minor: u32, text: &str, settings: &mut Settings) -> Result<(), Refusal> {
+    if minor < TWO_PARSERS {
+        return OlderReader::new(text, minor).read(settings);
+    }
+    let reader = Reader::new(text, minor);
+    reader.read_common(settings).and_then(|()| reader.read_own(settings))
+}
+
 /// Reads a string from the environment: the backend first, then CUDA's keys, then the others (spec
 /// 8.4).
-fn at_load(reader: &Reader, text: &str) -> Result<Settings, Refusal> {
+fn at_load(minor: u32, text: &str) -> Result<Settings, Refusal> {
+    if minor < TWO_PARSERS {
+        let mut settings = Settings { backend: OlderReader::backend(text), text: text.to_owned(), ..defaults() };
+        return OlderReader::new(text, minor).read(&mut settings).map(|()| settings);
+    }
+    let reader = Reader::new(text, minor);
     let mut settings = Settings { backend: reader.backend()?, ..defaults() };
     reader.read_own(&mut settings)?;
     settings.text = text.to_owned();

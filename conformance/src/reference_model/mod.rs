@@ -2,6 +2,7 @@
 
 pub mod allocator;
 mod graphs;
+pub mod older_settings;
 pub mod release;
 pub mod settings;
 mod table;

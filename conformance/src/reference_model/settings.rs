@@ -1,5 +1,6 @@
-//! A second reader for the settings string, based on the specification (spec sections 8 and 11.0): its effects and its
-//! errors. It also has its own parser for doubles (spec 8.2).
+//! A second reader for the settings string of releases since 2.10, based on the specification (spec sections 8 and 11.0): its
+//! effects and its errors. It also has its own parser for doubles (spec 8.2). The reader for earlier releases is in
+//! [`older_settings`](super::older_settings).
 
 use parkade::settings::{Backend, ErrorKind, ReserveSize, Settings};
 use parkade::units::MIB;
@@ -7,36 +8,43 @@ use parkade::units::MIB;
 /// The kind and the text of an error.
 pub type Refusal = (ErrorKind, String);
 
-/// Keys in both releases that are common to all accelerators.
-const COMMON: [&str; 7] = [
-    "large_segment_size_mb",
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "garbage_collection_threshold",
-    "roundup_power2_divisions",
-    "expandable_segments",
-    "pinned_use_background_threads",
+/// The keys: the 2.x release that added each of them, and whether it is common to all accelerators or CUDA's own.
+const KEYS: [(&str, u32, bool); 22] = [
+    ("max_split_size_mb", 1, true),
+    ("garbage_collection_threshold", 1, true),
+    ("roundup_power2_divisions", 1, true),
+    ("expandable_segments", 1, true),
+    ("backend", 1, false),
+    ("release_lock_on_cudamalloc", 2, false),
+    ("release_lock_on_hipmalloc", 2, false),
+    ("pinned_use_cuda_host_register", 2, false),
+    ("pinned_use_hip_host_register", 2, false),
+    ("pinned_num_register_threads", 2, false),
+    ("max_non_split_rounding_mb", 6, true),
+    ("pinned_use_background_threads", 6, true),
+    ("graph_capture_record_stream_reuse", 9, false),
+    ("pinned_reserve_segment_size_mb", 10, false),
+    ("per_process_memory_fraction", 10, false),
+    ("large_segment_size_mb", 11, true),
+    ("pinned_free_catch_all", 12, false),
+    ("throw_on_cudamalloc_oom", 12, false),
+    ("pinned_max_round_threshold_mb", 13, true),
+    ("pinned_max_cached_size_mb", 13, true),
+    ("expandable_segments_reserve", 15, false),
+    ("expandable_segments_reserve_by_class", 15, false),
 ];
 
-/// The common keys that 2.15 added.
-const NEWER_COMMON: [&str; 2] = ["pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"];
+/// Returns every key that release 2.`minor` knows, sorted.
+#[must_use]
+pub fn keys_of(minor: u32) -> Vec<&'static str> {
+    let known = KEYS.iter().filter(|(_, since, _)| *since <= minor);
+    let mut keys: Vec<&str> = known.map(|(name, ..)| *name).collect();
+    keys.sort_unstable();
+    keys
+}
 
-/// CUDA's own keys in both releases.
-const OWN: [&str; 9] = [
-    "backend",
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_use_hip_host_register",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
-    "graph_capture_record_stream_reuse",
-    "per_process_memory_fraction",
-];
-
-/// CUDA's own keys that 2.15 added.
-const NEWER_OWN: [&str; 4] =
-    ["pinned_free_catch_all", "throw_on_cudamalloc_oom", "expandable_segments_reserve", "expandable_segments_reserve_by_class"];
+/// Source lines: in 2.10, from 2.11 to 2.14, and in 2.15.
+type Lines = [u32; 3];
 
 /// The settings when nothing is set (spec 8.4).
 pub fn defaults() -> Settings {
@@ -64,10 +72,10 @@ pub fn defaults() -> Settings {
     }
 }
 
-/// A settings string in the dialect of a release.
+/// A settings string in the dialect of a release since 2.10.
 pub struct Reader {
     tokens: Vec<String>,
-    is_newer: bool,
+    minor: u32,
 }
 
 fn value_error<T>(text: impl Into<String>) -> Result<T, Refusal> {
@@ -75,9 +83,9 @@ fn value_error<T>(text: impl Into<String>) -> Result<T, Refusal> {
 }
 
 impl Reader {
-    /// Splits a string into tokens.
+    /// Splits a string into tokens, as release 2.`minor` does.
     #[must_use]
-    pub fn new(text: &str, is_newer: bool) -> Reader {
+    pub fn new(text: &str, minor: u32) -> Reader {
         let mut spaced = String::new();
         for letter in text.chars().filter(|letter| !matches!(letter, ' ' | '\t' | '\n' | '\u{b}' | '\u{c}' | '\r')) {
             match letter {
@@ -86,18 +94,18 @@ impl Reader {
             }
         }
         let tokens = spaced.split(' ').filter(|token| !token.is_empty()).map(str::to_owned).collect();
-        Reader { tokens, is_newer }
+        Reader { tokens, minor }
     }
 
-    fn failed_assert<T>(&self, what: &str, file: &str, lines: (u32, u32), text: &str) -> Result<T, Refusal> {
-        let root = if self.is_newer { "/__w/pytorch/pytorch" } else { "/pytorch" };
-        let line = if self.is_newer { lines.1 } else { lines.0 };
+    fn failed_assert<T>(&self, what: &str, file: &str, lines: Lines, text: &str) -> Result<T, Refusal> {
+        let root = if self.minor >= 13 { "/__w/pytorch/pytorch" } else { "/pytorch" };
+        let line = lines[usize::from(self.minor > 10) + usize::from(self.minor > 14)];
         let place = format!("\"{root}/c10/{file}\":{line}");
         Err((ErrorKind::Internal, format!("{what} INTERNAL ASSERT FAILED at {place}, please report a bug to PyTorch. {text}")))
     }
 
     /// Expects a token; `lines` are the source lines at which the releases report that it is missing.
-    fn token(&self, place: usize, lines: (u32, u32)) -> Result<&str, Refusal> {
+    fn token(&self, place: usize, lines: Lines) -> Result<&str, Refusal> {
         let missing = || {
             self.failed_assert("i < config_.size()", "core/AllocatorConfig.h", lines, "Index out of bounds in ConfigTokenizer")
         };
@@ -105,32 +113,27 @@ impl Reader {
     }
 
     fn checked(&self, place: usize) -> Result<&str, Refusal> {
-        self.token(place, (124, 123))
+        self.token(place, [126, 124, 123])
     }
 
     fn direct(&self, place: usize) -> Result<&str, Refusal> {
-        self.token(place, (55, 54))
+        self.token(place, [57, 55, 54])
     }
 
-    fn endless<T>(&self, what: &str, file: &str, lines: (u32, u32)) -> Result<T, Refusal> {
+    fn endless<T>(&self, what: &str, file: &str, lines: Lines) -> Result<T, Refusal> {
         self.failed_assert(what, file, lines, "Expected closing bracket ']' in ConfigTokenizer but reached end of config")
     }
 
-    /// Returns every key of a release, sorted.
-    #[must_use]
-    pub fn keys(is_newer: bool) -> Vec<&'static str> {
-        let newer = NEWER_COMMON.iter().chain(&NEWER_OWN).filter(|_| is_newer);
-        let mut keys: Vec<&str> = COMMON.iter().chain(&OWN).chain(newer).copied().collect();
-        keys.sort_unstable();
-        keys
+    fn is_known(&self, key: &str, is_common: bool) -> bool {
+        KEYS.iter().any(|&(name, since, common)| name == key && since <= self.minor && common == is_common)
     }
 
     fn is_common(&self, key: &str) -> bool {
-        COMMON.contains(&key) || (self.is_newer && NEWER_COMMON.contains(&key))
+        self.is_known(key, true)
     }
 
     fn is_own(&self, key: &str) -> bool {
-        OWN.contains(&key) || (self.is_newer && NEWER_OWN.contains(&key))
+        self.is_known(key, false)
     }
 
     fn unsigned(&self, place: usize) -> Result<u64, Refusal> {
@@ -164,7 +167,7 @@ impl Reader {
         }
         match (place + 3..self.tokens.len()).find(|&end| self.tokens[end] == "]") {
             Some(end) => Ok(end),
-            None => self.endless("i < config_.size()", "core/AllocatorConfig.h", (115, 114)),
+            None => self.endless("i < config_.size()", "core/AllocatorConfig.h", [117, 115, 114]),
         }
     }
 
@@ -173,9 +176,10 @@ impl Reader {
         settings.max_split_bytes = u64::MAX;
         settings.roundup_power2_divisions = [0; 16];
         settings.garbage_collection_threshold = 0.0;
+        let has_segment_size = self.is_common("large_segment_size_mb");
         let mut place = 0;
         while place < self.tokens.len() {
-            if self.tokens[place] == "large_segment_size_mb" {
+            if has_segment_size && self.tokens[place] == "large_segment_size_mb" {
                 self.checked(place + 1)?;
                 place += 2;
                 match self.unsigned(place)? {
@@ -185,11 +189,13 @@ impl Reader {
             }
             place += 1;
         }
-        settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
+        if has_segment_size {
+            settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
+        }
         place = 0;
         while place < self.tokens.len() {
             let key = self.tokens[place].as_str();
-            let last = if self.is_own(key) || key == "large_segment_size_mb" {
+            let last = if self.is_own(key) || has_segment_size && key == "large_segment_size_mb" {
                 self.skip(place)?
             } else if self.is_common(key) {
                 self.checked(place + 1)?;
@@ -236,7 +242,10 @@ impl Reader {
         let mut named: Option<usize> = None;
         loop {
             match self.tokens.get(place).map(String::as_str) {
-                None => return self.endless("i < tokenizer.size()", "core/AllocatorConfig.cpp", (185, 213)),
+                None => {
+                    let line = if self.minor >= 13 { 211 } else { 185 };
+                    return self.endless("i < tokenizer.size()", "core/AllocatorConfig.cpp", [162, line, 213]);
+                }
                 Some("]") => return Ok(place),
                 Some(interval) => {
                     self.checked(place + 1)?;
@@ -305,7 +314,12 @@ impl Reader {
                     let says = format!(
                         "Allocator backend parsed at runtime != allocator backend parsed at load time, {name} != {loaded}"
                     );
-                    return self.failed_assert("tokenizer[i] == get()->name()", "cuda/CUDAAllocatorConfig.cpp", (44, 64), &says);
+                    return self.failed_assert(
+                        "tokenizer[i] == get()->name()",
+                        "cuda/CUDAAllocatorConfig.cpp",
+                        [44, 44, 64],
+                        &says,
+                    );
                 }
             }
             "release_lock_on_cudamalloc" | "release_lock_on_hipmalloc" => {
@@ -360,12 +374,12 @@ impl Reader {
     }
 }
 
-fn clamped(mib: u64) -> u64 {
+pub(super) fn clamped(mib: u64) -> u64 {
     mib.saturating_mul(MIB) / MIB * MIB
 }
 
 /// Returns the sign of a number and the text after it.
-fn sign_of(text: &str) -> (f64, &str) {
+pub(super) fn sign_of(text: &str) -> (f64, &str) {
     match text.as_bytes().first() {
         Some(b'-') => (-1.0, &text[1..]),
         Some(b'+') => (1.0, &text[1..]),
