@@ -178,6 +178,7 @@ pub(crate) type AnyPaperCore = Allocator<Paper, Box<dyn Policy>, Vec<TraceEntry>
 /// It has no memory, so a copy of it is an independent device.
 #[derive(Clone, Debug)]
 pub(crate) struct Paper {
+    index: u32,
     total: u64,
     next: u64,
     /// Whether all events are complete.
@@ -187,7 +188,12 @@ pub(crate) struct Paper {
 impl Paper {
     /// Creates a device that claims to have this many bytes.
     pub(crate) fn new(total: u64) -> Paper {
-        Paper { total, next: STEP, is_idle: true }
+        Paper { index: 0, total, next: STEP, is_idle: true }
+    }
+
+    /// Returns the same device as the one with this index.
+    pub(crate) fn with_index(self, index: u32) -> Paper {
+        Paper { index, ..self }
     }
 }
 
@@ -196,7 +202,7 @@ impl DeviceBackend for Paper {
     type Physical = ();
 
     fn index(&self) -> u32 {
-        0
+        self.index
     }
 
     fn total_memory(&self) -> Bytes {

@@ -4,6 +4,7 @@ mod answers;
 mod bounds;
 mod devices;
 mod free_blocks;
+mod orders;
 mod policies;
 mod restores;
 mod run;
@@ -26,7 +27,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 21] = [
+pub const LAWS: [CoreLaw; 22] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says or fails with the specified error",
@@ -61,6 +62,12 @@ pub const LAWS: [CoreLaw; 21] = [
         name: "reference/by-address",
         says: "free blocks that coalesce are found by address, wherever the search begins",
         check: free_blocks::by_address,
+    },
+    CoreLaw {
+        name: "reference/orders",
+        says: "events are recorded and checked, and private pools serve and are released, in the order of PyTorch's hash tables, for \
+               any stream handles and pool ids",
+        check: orders::check,
     },
     CoreLaw {
         name: "reference/most-streams",

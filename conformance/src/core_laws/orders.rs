@@ -1,0 +1,241 @@
+//! The orders that follow from hash tables: which stream's event is recorded or checked first, and which of several private
+//! pools serves a request or is released. The reference allocator has a second implementation of the tables.
+//!
+//! Other programs have four streams and three pools, so their tables are small, and their keys are always the same. Here the
+//! handles and the ids are drawn: numbers in a row, multiples of a page, and any numbers.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::mem::discriminant;
+
+use parkade::policy::PyTorch;
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, MIB, PoolId, StreamId};
+use parkade::{Allocation, Allocator, PoolFilter};
+use proptest::prelude::*;
+
+use crate::backend::{Core, WitnessedDevice};
+use crate::core_laws::devices::Paper;
+use crate::core_laws::run::{Draws, Outcome, run};
+use crate::law::{Broken, Law, ensure};
+use crate::program::step::profiles;
+use crate::reference_model::Reference;
+
+/// The maximum numbers of streams and pools in a program.
+const MOST_STREAMS: usize = 40;
+const MOST_POOLS: usize = 12;
+/// The device's memory.
+const TOTAL: u64 = 1 << 36;
+
+/// One step. Its numbers wrap around.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Allocate(u64, usize),
+    Record(usize, usize),
+    Free(usize),
+    ProcessEvents,
+    /// Whether all events are complete from now on.
+    Idle(bool),
+    ReleaseCached,
+    /// Adds a use of a pool.
+    Create(usize),
+    /// Serves a request from the pool.
+    AllocateIn(usize, u64, usize),
+    Release(usize),
+    ServeWhenOut(usize, bool),
+    /// Sets the limit to the reserved bytes, so that the next request without a free block runs out of memory, or removes it.
+    Fill(bool),
+}
+
+/// Returns different numbers of one kind.
+fn numbers(most: usize) -> impl Strategy<Value = Vec<u64>> {
+    let in_a_row = (0..200_u64).prop_map(|first| (first, 1));
+    let pages =
+        (0..64_u64, prop::sample::select(vec![0x200, 0x1000, 0x1_0000, 1 << 40])).prop_map(|(first, step)| (first * step, step));
+    let steps = (prop_oneof![in_a_row, pages], prop::collection::vec(0..64_u64, 1..most))
+        .prop_map(|((first, step), places)| places.into_iter().map(|place| first + place * step).collect::<Vec<_>>());
+    let any = prop::collection::vec(prop_oneof![any::<u64>(), (1_u64 << 47..1 << 48)], 1..most);
+    prop_oneof![2 => steps, 1 => any].prop_map(|mut numbers| {
+        let mut seen = BTreeSet::new();
+        numbers.retain(|number| seen.insert(*number));
+        numbers
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = any::<usize>;
+    let size = || prop::sample::select(vec![512, MIB, 3 * MIB, 12 * MIB]);
+    prop_oneof![
+        6 => (size(), which()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        16 => (which(), which()).prop_map(|(which, stream)| Step::Record(which, stream)),
+        5 => which().prop_map(Step::Free),
+        2 => Just(Step::ProcessEvents),
+        2 => any::<bool>().prop_map(Step::Idle),
+        1 => Just(Step::ReleaseCached),
+        2 => which().prop_map(Step::Create),
+        5 => (which(), size(), which()).prop_map(|(pool, size, stream)| Step::AllocateIn(pool, size, stream)),
+        3 => which().prop_map(Step::Release),
+        3 => (which(), prop::bool::weighted(0.8)).prop_map(|(pool, serves)| Step::ServeWhenOut(pool, serves)),
+        2 => any::<bool>().prop_map(Step::Fill),
+    ]
+}
+
+/// Compares the order of device calls and of trace entries with the reference allocator's.
+pub(crate) fn check(draws: &Draws) -> Outcome {
+    let release = prop::sample::select(profiles().collect::<Vec<_>>());
+    let pools = numbers(MOST_POOLS).prop_map(|numbers| numbers.into_iter().map(pool_id).collect::<Vec<_>>());
+    let strategy = (release, 0..8_u32, numbers(MOST_STREAMS), pools, prop::collection::vec(step(), 1..120));
+    run(&draws.each_for(3), 360, &strategy, |(profile, index, streams, pools, steps)| {
+        let mut play = Play::new(profile, *index, streams, pools);
+        for (number, &step) in steps.iter().enumerate() {
+            play.step(step).map_err(|broken| broken.during(format!("step {number}, {step:?}")))?;
+        }
+        Ok(steps.len() as u64)
+    })
+}
+
+/// Returns a graph's pool for even numbers, and a user's pool for odd ones.
+fn pool_id(number: u64) -> PoolId {
+    let number = number.max(1);
+    if number.is_multiple_of(2) { PoolId(number, 0) } else { PoolId(0, number) }
+}
+
+/// Both allocators, and the allocations that are held.
+struct Play {
+    device: WitnessedDevice<Paper>,
+    core: Core<Paper>,
+    reference: Reference,
+    streams: Vec<StreamId>,
+    pools: Vec<PoolId>,
+    held: Vec<Allocation>,
+    told: usize,
+}
+
+impl Play {
+    fn new(profile: &'static Profile, index: u32, streams: &[u64], pools: &[PoolId]) -> Play {
+        let device = WitnessedDevice::new(Paper::new(TOTAL).with_index(index));
+        let reference = Reference::new(profile, Settings::default(), TOTAL, index);
+        let core = Allocator::new(device.clone(), PyTorch::of(profile, Settings::default()), Vec::new());
+        let streams = streams.iter().copied().map(StreamId).collect();
+        Play { device, core, reference, streams, pools: pools.to_vec(), held: Vec::new(), told: 0 }
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), Broken> {
+        let stream = |place: usize| self.streams[place % self.streams.len()];
+        let pool = |place: usize| self.pools[place % self.pools.len()];
+        let _ = self.device.list_calls();
+        match step {
+            Step::Allocate(size, place) => self.allocate(size, stream(place))?,
+            Step::AllocateIn(place, size, user) => {
+                let (id, user) = (pool(place), stream(user));
+                self.of_pool(
+                    "begin_pool",
+                    |core| core.begin_pool(id, PoolFilter::All),
+                    |reference| reference.begin_pool(id, PoolFilter::All),
+                )?;
+                let _ = self.device.list_calls();
+                self.allocate(size, user)?;
+                self.compare()?;
+                let _ = self.device.list_calls();
+                self.of_pool("end_pool", |core| core.end_pool(id), |reference| reference.end_pool(id))?;
+            }
+            Step::Record(which, place) if !self.held.is_empty() => {
+                let (which, stream) = (which % self.held.len(), stream(place));
+                self.core.record_stream(&self.held[which], stream);
+                self.reference.begin(self.device.list_calls());
+                self.reference.record_stream(self.held[which].address().get(), stream.get());
+            }
+            Step::Free(which) if !self.held.is_empty() => {
+                let allocation = self.held.swap_remove(which % self.held.len());
+                let address = allocation.address().get();
+                let answer = self.core.free(allocation);
+                self.reference.begin(self.device.list_calls());
+                let expected = self.reference.free(address);
+                ensure(Law::Reference, answer.is_ok() && expected.is_ok(), || format!("{answer:?}, expected {expected:?}"))?;
+            }
+            Step::ProcessEvents => {
+                let answer = self.core.process_events();
+                self.reference.begin(self.device.list_calls());
+                let expected = self.reference.process_events();
+                ensure(Law::Reference, answer == expected, || format!("{answer:?}, expected {expected:?}"))?;
+            }
+            Step::ReleaseCached => {
+                let answer = self.core.release_cached();
+                self.reference.begin(self.device.list_calls());
+                let expected = self.reference.release_cached();
+                ensure(Law::Reference, answer == expected, || format!("{answer:?}, expected {expected:?}"))?;
+            }
+            Step::Create(place) => {
+                let id = pool(place);
+                self.of_pool("create_pool", |core| core.create_pool(id), |reference| reference.create_pool(id))?;
+            }
+            Step::Release(place) if self.core.pool_use_count(pool(place)).is_ok_and(|uses| uses > 0) => {
+                let id = pool(place);
+                self.of_pool("release_pool", |core| core.release_pool(id), |reference| reference.release_pool(id))?;
+            }
+            _ => self.turn(step),
+        }
+        self.compare()
+    }
+
+    /// Changes both allocators, or the device, in ways that make no call.
+    fn turn(&mut self, step: Step) {
+        self.reference.begin(Vec::new());
+        match step {
+            Step::Idle(is_idle) => self.device.steer().is_idle = is_idle,
+            Step::ServeWhenOut(place, serves) => {
+                let id = self.pools[place % self.pools.len()];
+                self.core.set_pool_use_on_oom(id, serves);
+                self.reference.serve_when_out(id, serves);
+            }
+            Step::Fill(is_full) => {
+                let limit = is_full.then(|| self.core.heap().reserved());
+                self.core.set_limit(limit);
+                self.reference.set_limit(limit.map(Bytes::get));
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the same call on both allocators and compares the answers.
+    fn of_pool<T: PartialEq + Debug>(
+        &mut self,
+        call: &str,
+        tested: impl FnOnce(&mut Core<Paper>) -> T,
+        reference: impl FnOnce(&mut Reference) -> T,
+    ) -> Result<(), Broken> {
+        let answer = tested(&mut self.core);
+        self.reference.begin(self.device.list_calls());
+        let expected = reference(&mut self.reference);
+        ensure(Law::Reference, answer == expected, || format!("{call} returned {answer:?}, expected {expected:?}"))
+    }
+
+    fn allocate(&mut self, size: u64, stream: StreamId) -> Result<(), Broken> {
+        let answer = self.core.allocate(Bytes(size), stream);
+        self.reference.begin(self.device.list_calls());
+        let expected = self.reference.allocate(size, stream.get(), false);
+        let seen = answer.as_ref().map(|allocation| allocation.address().get());
+        // Other laws compare what errors say.
+        let is_same = match (&seen, &expected) {
+            (Err(seen), Err(expected)) => discriminant(*seen) == discriminant(expected),
+            (Ok(seen), Ok(expected)) => seen == expected,
+            _ => false,
+        };
+        ensure(Law::Reference, is_same, || format!("the answer is {seen:?}, expected {expected:?}"))?;
+        self.held.extend(answer);
+        Ok(())
+    }
+
+    fn compare(&mut self) -> Result<(), Broken> {
+        if let Some(wrong) = self.reference.end().or_else(|| self.reference.difference_from(self.core.stats())) {
+            return Err(Broken::new(Law::Reference, wrong));
+        }
+        let told = &self.core.observer()[self.told..];
+        ensure(Law::Reference, told == self.reference.trace, || {
+            format!("the observer received {told:?}, expected {:?}", self.reference.trace)
+        })?;
+        self.told = self.core.observer().len();
+        self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
+    }
+}
