@@ -15,7 +15,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use crate::block::Arena;
+use crate::block::{Arena, BlockState};
 use crate::device::GraphNode;
 use crate::flat_table::FlatTable;
 use crate::units::StreamId;
@@ -445,15 +445,20 @@ impl<E> Pending<E> {
         waiting
     }
 
-    /// Whether the recorded uses belong to blocks that several streams use, and the counts of events and deferred
-    /// blocks are correct. Used by the heap check.
+    /// Whether the recorded uses belong to blocks that several streams use, what is known from captures belongs to blocks
+    /// that captures still concern, and the counts of events and deferred blocks are correct. Used by the heap check.
     pub(crate) fn is_consistent(&self, arena: &Arena) -> bool {
         let events: usize = self.queues.iter().map(|(_, events)| events.len()).sum();
         let is_known = |(&index, uses): (&u32, &FlatTable<StreamId, ()>)| {
             let first = arena.get(index).filter(|block| block.size != 0).and_then(|block| block.first_use());
             uses.len() > 1 && first.is_some_and(|first| uses.find(self.order.hash(first), first).is_some())
         };
-        self.outstanding == events + self.deferred.len() && self.uses.iter().all(is_known)
+        let is_in_use = |&index: &u32| {
+            arena.get(index).is_some_and(|block| matches!(block.state, BlockState::Allocated | BlockState::Pending))
+        };
+        let is_counted = self.outstanding == events + self.deferred.len();
+        let is_of_captures = self.captured_uses.keys().all(is_in_use) && self.ends.keys().all(|index| self.is_deferred(*index));
+        is_counted && is_of_captures && self.uses.iter().all(is_known)
     }
 
     pub(crate) fn is_deferred(&self, index: u32) -> bool {
@@ -466,7 +471,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::block::{Block, BlockState, Marks, NIL};
+    use crate::block::{Block, Marks, NIL};
 
     fn arena() -> Arena {
         let mut arena = Arena::new(false);

@@ -320,6 +320,7 @@ mod tests {
             core.pending.add_use(&mut core.heap.arena, first, StreamId(8), false);
             core.heap.arena.at_mut(first).set_first_use(None);
         });
+        assert_finds("are miscounted", |core, [first, ..]| drop(core.pending.ends.insert(first, Vec::new())));
         assert_finds("an event belongs to a block that is not live", |core, _| {
             core.pending.push(&mut core.heap.arena, StreamId(7), (), 1 << 20);
         });

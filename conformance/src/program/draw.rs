@@ -223,9 +223,8 @@ pub(crate) fn pool_program(length: Range<usize>) -> impl Strategy<Value = Vec<St
     prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
 }
 
-/// Returns a program during captures of graphs, in which streams use the memory of others and wait for each other, with the
-/// setting under which the graph shows what can be reused.
-pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+/// Returns what happens during captures: mostly a single step.
+fn capture_steps() -> impl Strategy<Value = Vec<Step>> {
     let which = || prop::sample::select(vec![0_usize, 1, 2, 3]);
     let stream = || prop_oneof![3 => Just(0_usize), 2 => Just(1_usize), 1 => 0..STREAMS.len()];
     let size = || prop::sample::select(vec![512, 1024, MIB, 3 * MIB, 12 * MIB]);
@@ -242,6 +241,14 @@ pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec
         1 => pool_step(),
         1 => other_step(),
     ];
+    // The blocks that wait for the end of the capture become free, and later ones take their places.
+    let pause = Just(vec![Step::Capturing(false), Step::ProcessEvents, Step::Capturing(true)]);
+    prop_oneof![20 => step.prop_map(|step| vec![step]), 1 => pause]
+}
+
+/// Returns a program during captures of graphs, in which streams use the memory of others and wait for each other, with the
+/// setting under which the graph shows what can be reused. In half of the programs, captures follow each other.
+pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let has_graphs = |setup: &Setup| texts(setup.profile()).iter().any(|text| text.contains("graph_capture"));
     let setup = (setup(timing), any::<bool>(), any::<bool>()).prop_filter_map(
         "no captured graphs",
@@ -254,10 +261,17 @@ pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec
             has_graphs(&setup).then(|| (setup.with_settings(text), is_pooled))
         },
     );
-    (setup, prop::collection::vec(step, 1..80)).prop_map(|((setup, is_pooled), steps)| {
+    let one = prop::collection::vec(prop::collection::vec(capture_steps(), 1..80), 1);
+    let several = prop::collection::vec(prop::collection::vec(capture_steps(), 1..30), 2..4);
+    (setup, prop_oneof![one, several]).prop_map(|((setup, is_pooled), captures)| {
         let route = Step::BeginPool(0, (!is_pooled).then_some(0));
         let begin = [route, Step::Capturing(true), Step::BeginGraph(0), Step::GraphWork(0), Step::GraphWait(1, 0)];
-        (setup, begin.into_iter().chain(steps).collect())
+        let end = [Step::EndGraph(0), Step::Capturing(false), Step::EndPool(0), Step::ProcessEvents];
+        let mut steps = Vec::new();
+        for (number, capture) in captures.into_iter().enumerate() {
+            steps.extend(end.into_iter().filter(|_| number > 0).chain(begin).chain(capture.into_iter().flatten()));
+        }
+        (setup, steps)
     })
 }
 
