@@ -21,5 +21,6 @@ pub use interface::{
     Touch, Unable, Waits,
 };
 pub use simulated::{STREAMS, Simulated};
+pub(crate) use witness::BrokenHandle;
 pub use witness::{Core, MadeCall, Witness, WitnessedDevice, WitnessedEvent};
 pub(crate) use words::first_other_word;

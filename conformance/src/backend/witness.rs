@@ -32,6 +32,8 @@ struct Shared<D> {
     faults: FaultPlan,
     /// The calls since the last [`WitnessedDevice::list_calls`]; `None` before the first one.
     calls: Option<Vec<MadeCall>>,
+    /// The handles broken since then.
+    broken: Vec<BrokenHandle>,
     /// Reserved ranges of addresses: start and size.
     reserved: BTreeMap<u64, u64>,
     /// The starts of the reserved ranges in which memory has ever been mapped.
@@ -80,11 +82,23 @@ impl<D> WitnessedDevice<D> {
         let (witness, faults) = (Witness::default(), FaultPlan::none());
         let (reserved, touched) = (BTreeMap::new(), BTreeSet::new());
         let most = Bytes::MAX;
-        let (calls, events, processes, wrong) = (None, 0, Vec::new(), None);
+        let (calls, broken, events, processes, wrong) = (None, Vec::new(), 0, Vec::new(), None);
         let (segments, overlap) = (BTreeMap::new(), None);
-        let shared =
-            Shared { device, witness, faults, calls, reserved, touched, segments, overlap, most, events, processes, wrong };
-        WitnessedDevice(Rc::new(RefCell::new(shared)))
+        WitnessedDevice(Rc::new(RefCell::new(Shared {
+            device,
+            witness,
+            faults,
+            calls,
+            broken,
+            reserved,
+            touched,
+            segments,
+            overlap,
+            most,
+            events,
+            processes,
+            wrong,
+        })))
     }
 
     /// Makes the device claim at most this much memory. A real device reports its full size even if a ballast holds
@@ -134,7 +148,14 @@ impl<D> WitnessedDevice<D> {
     /// Starts a new list of calls, and returns the calls listed since the last call to this method.
     #[must_use]
     pub fn list_calls(&self) -> Vec<MadeCall> {
-        self.0.borrow_mut().calls.replace(Vec::new()).unwrap_or_default()
+        let shared = &mut *self.0.borrow_mut();
+        shared.broken.clear();
+        shared.calls.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// Returns the handles that were broken since the last [`WitnessedDevice::list_calls`], in order.
+    pub(crate) fn broken_so_far(&self) -> Vec<BrokenHandle> {
+        self.0.borrow().broken.clone()
     }
 
     /// Returns the calls listed so far, without clearing the list.
@@ -203,13 +224,27 @@ impl WitnessedDevice<AnyDevice> {
     /// device cannot be copied. A clone is a second handle to the same device.
     #[must_use]
     pub(crate) fn duplicate(&self) -> Option<WitnessedDevice<AnyDevice>> {
-        let Shared { device, witness, faults, calls, reserved, touched, segments, overlap, most, events, processes, wrong } =
-            &*self.0.borrow();
+        let Shared {
+            device,
+            witness,
+            faults,
+            calls,
+            broken,
+            reserved,
+            touched,
+            segments,
+            overlap,
+            most,
+            events,
+            processes,
+            wrong,
+        } = &*self.0.borrow();
         Some(WitnessedDevice(Rc::new(RefCell::new(Shared {
             device: device.duplicate()?,
             witness: witness.clone(),
             faults: faults.clone(),
             calls: calls.clone(),
+            broken: broken.clone(),
             reserved: reserved.clone(),
             touched: touched.clone(),
             segments: segments.clone(),
@@ -363,7 +398,13 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
         });
         match (answer, refused.or(memory)) {
             (Err(error), Some(memory)) => Err((memory, error)),
-            (answer, _) => Ok(answer.unwrap_or_default()),
+            (answer, _) => {
+                let kept = parts.iter().map(|(offset, bytes)| (address.get() + offset.get(), bytes.get())).collect();
+                let shared = &mut *self.0.borrow_mut();
+                let calls = shared.calls.as_ref().map_or(0, Vec::len);
+                shared.broken.push(BrokenHandle { calls, kept });
+                Ok(answer.unwrap_or_default())
+            }
         }
     }
 
@@ -428,6 +469,15 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     fn destroy_event(&mut self, event: Self::Event) {
         self.steer().destroy_event(event.event);
     }
+}
+
+/// A handle that was broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BrokenHandle {
+    /// The number of calls listed up to and including the one that broke it.
+    pub(crate) calls: usize,
+    /// The parts that keep their addresses and contents: the first byte and the bytes of each.
+    pub(crate) kept: Vec<(u64, u64)>,
 }
 
 /// A device call made by the allocator. A field that a call does not have is 0.

@@ -11,6 +11,7 @@ use parkade::device::BackendError;
 use parkade::policy::{Policy, PolicyFault};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stats};
+use parkade::texts::RescueTried;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
 use parkade::{AllocError, BlockView, CheckpointError, FreeError, PoolCheckpoint, PoolSlot};
@@ -19,12 +20,14 @@ use parkade_sim::CallName;
 use super::accounts::{Account, Ledger};
 use super::answer::Answer;
 use super::caller::{Caller, saved_allocations};
+use super::handles::Mappings;
 use super::held::Held;
 use super::history::History;
+use super::lending;
 use super::recount::Recount;
 use super::routing::Routing;
 use super::step::{POOLS, Step, pool_id};
-use super::views::Mappings;
+use super::views;
 use super::watched::{self, Told, changed_since_answer};
 use crate::backend::{DeviceFacts, TestDevice, Witness};
 use crate::law::{Broken, Law, ensure};
@@ -79,10 +82,16 @@ pub(crate) struct Books {
     /// What is mapped, to check what policies see.
     mappings: Mappings,
     recount: Recount,
+    /// The bytes that have moved out of broken handles since the sums were last reset.
+    copied_bytes: u64,
     pub(super) routing: Routing,
     /// The state before a checkpoint is restored.
     before_restore: Option<(Vec<SegmentInfo>, Stats, Vec<Held>)>,
     was_deferring: bool,
+    /// Whether any block was pending before the current step.
+    was_pending: bool,
+    /// The state before a request that a private pool may serve with memory of the default pool.
+    before_lending: Option<lending::Before>,
     reserved_before: u64,
     /// Whether segments have ever been expandable.
     has_expanded: bool,
@@ -113,6 +122,9 @@ impl Books {
             mappings: Mappings::default(),
             before_restore: None,
             was_deferring: false,
+            was_pending: false,
+            before_lending: None,
+            copied_bytes: 0,
             reserved_before: 0,
             has_expanded: false,
             races_are_expected,
@@ -131,6 +143,10 @@ impl Books {
     /// Notes what the step will change.
     pub(super) fn before(&mut self, caller: &Caller, step: Step) {
         self.was_deferring = self.should_defer(caller);
+        self.was_pending = !self.leaving.is_empty();
+        let may_lend = !self.was_pending && matches!(step, Step::Allocate(..)) && self.routing.is_routing();
+        let lends = may_lend && caller.core.policy().is_watched() && caller.core.policy().lends_to_pools();
+        self.before_lending = lends.then(|| lending::Before::of(caller));
         let witness = caller.device.witness();
         self.before_restore = None;
         self.freeing = match step {
@@ -157,6 +173,7 @@ impl Books {
                 self.count_carried_out(caller);
                 check_address(caller, step)?;
                 self.check_served(caller)?;
+                self.check_grown(caller)?;
                 self.check_held(caller)?;
             }
             Answer::Freed(..) => self.leaving.append(&mut self.freeing),
@@ -183,10 +200,16 @@ impl Books {
             Step::ResetSums => {
                 self.ledger.sums_were_reset(caller.core.stats());
                 self.recount.sums_were_reset();
+                self.copied_bytes = 0;
             }
             _ => {}
         }
-        self.mappings.follow(&caller.calls);
+        let saved = match (step, seen) {
+            (Step::Save(pool), Answer::Saved(Ok(_))) => Some(POOLS[pool]),
+            _ => None,
+        };
+        self.mappings.follow(caller, saved);
+        self.check_own_steps(caller)?;
         self.check_calls(caller, step)?;
         self.check(caller)
     }
@@ -219,6 +242,7 @@ impl Books {
             // The block first coalesces with adjacent free blocks of its new stream.
             Some(watched::Answer::Transfer(_)) if policy.took_high_end() => true,
             Some(watched::Answer::Transfer(place)) => place.is_some_and(|place| address <= place),
+            Some(watched::Answer::Lend(place)) => self.was_pending || self.expected.wrong_answers || place == Some(address),
             Some(watched::Answer::Segment(size, _)) => made.is_none_or(|made| made == size),
             _ => true,
         };
@@ -227,6 +251,48 @@ impl Books {
                 "a request for {} bytes was placed at {address:#x} (new segment: {made:?} bytes), but the policy chose {answer:x?}",
                 held.requested
             )
+        })
+    }
+
+    /// Checks where new memory was mapped for a private pool's request, if that was the first step after lending.
+    fn check_grown(&self, caller: &Caller) -> Result<(), Broken> {
+        let policy = caller.core.policy();
+        let (Some(before), Some(held)) = (&self.before_lending, caller.held.last()) else { return Ok(()) };
+        let address = held.address().get();
+        let ranges = caller.device.reserved_ranges();
+        let is_expandable = ranges.range(..=address).next_back().is_some_and(|(base, size)| address - base < *size);
+        if !policy.asked_after_lending() || !is_expandable || !self.expected.nothing() || held.pool == PoolId::DEFAULT {
+            return Ok(());
+        }
+        let size = policy.round(Bytes(held.requested)).unwrap_or(Bytes::ZERO).get();
+        let expected = before.growth(held.pool, held.home, size);
+        ensure(Law::Placement, expected.is_empty() || expected.contains(&address), || {
+            format!("{size} bytes for {:?} were mapped at {address:#x}, expected {expected:x?}", held.pool)
+        })
+    }
+
+    /// Checks what was done in the policy's own steps: the default pool has lent memory if it could, and the memory that moved
+    /// out of broken handles is counted.
+    fn check_own_steps(&mut self, caller: &Caller) -> Result<(), Broken> {
+        let unlent = caller.core.policy().notes().unlent.filter(|_| !self.was_pending && !self.expected.wrong_answers);
+        ensure(Law::Placement, unlent.is_none(), || unlent.unwrap_or_default())?;
+        self.copied_bytes += copied_bytes(caller);
+        let counted = caller.core.stats().copied_bytes;
+        ensure(Law::Counters, u64::try_from(counted) == Ok(self.copied_bytes), || {
+            format!("{} bytes have moved out of broken handles, but the statistics count {counted}", self.copied_bytes)
+        })
+    }
+
+    /// Checks what an out-of-memory error says about the rescue that could not serve the request.
+    pub(super) fn check_rescue(&self, caller: &Caller, error: &AllocError) -> Result<(), Broken> {
+        let AllocError::OutOfMemory(error) = error else { return Ok(()) };
+        let expected = caller.core.policy().notes().rescued_with.map(|moved_handles| RescueTried {
+            moved_handles,
+            broken_handles: caller.broken.len() as u64,
+            copied_bytes: copied_bytes(caller),
+        });
+        ensure(Law::Ladder, error.rescue == expected, || {
+            format!("the error says of the rescue {:?}, expected {expected:?}", error.rescue)
         })
     }
 
@@ -310,7 +376,12 @@ impl Books {
         // The effects of a rung that precede its invalid part remain, for example blocks released before an invalid
         // one.
         let unchanged = match policy.notes().answer {
-            Some(watched::Answer::Reuse(_) | watched::Answer::Transfer(_) | watched::Answer::TransferPart(_)) => true,
+            Some(
+                watched::Answer::Reuse(_)
+                | watched::Answer::Transfer(_)
+                | watched::Answer::TransferPart(_)
+                | watched::Answer::Lend(_),
+            ) => true,
             Some(watched::Answer::Segment(_, blocks) | watched::Answer::Rung(blocks)) => blocks <= usize::from(is_block),
             None => false,
         };
@@ -465,7 +536,10 @@ impl Books {
         self.check_accounts(caller, &segments)?;
         self.check_device(caller, &segments)?;
         if caller.steps.is_multiple_of(3) {
-            self.mappings.check(caller, &segments)?;
+            views::check(caller, &segments)?;
+            if !self.expected.wrong_answers {
+                self.mappings.check(caller, &segments)?;
+            }
         }
         self.ledger.check(caller.core.stats(), self.has_expanded)?;
         self.recount.check(caller.core.stats(), &segments)?;
@@ -622,6 +696,11 @@ impl Books {
         let excused = keeps || self.expected.faults;
         ensure(Law::Endings, is_empty || excused, || format!("an empty heap still holds {holdings:?}"))
     }
+}
+
+/// Returns the bytes that moved out of broken handles in the current step.
+fn copied_bytes(caller: &Caller) -> u64 {
+    caller.broken.iter().flat_map(|broken| &broken.kept).map(|(_, bytes)| bytes).sum()
 }
 
 /// Checks that a request for an address got that address.

@@ -15,7 +15,9 @@ use super::held::Held;
 use super::script::Script;
 use super::step::{CALLBACKS, Order, POOLS, Setup, Spot, Step, pool_id};
 use super::watched::{Core, Tested, Watched};
-use crate::backend::{AnyBackend, AnyDevice, Holdings, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{
+    AnyBackend, AnyDevice, BrokenHandle, Holdings, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice,
+};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::allocator::Deed;
 
@@ -43,6 +45,8 @@ pub(crate) struct Caller {
     pub(super) asked_at: DeviceAddress,
     /// The device calls that the allocator made in the current step.
     pub(super) calls: Vec<MadeCall>,
+    /// The handles that it broke in the current step.
+    pub(super) broken: Vec<BrokenHandle>,
     /// The number of words that memory was filled with so far.
     pub(super) words: u32,
     pub(super) script: Script,
@@ -72,7 +76,8 @@ impl Caller {
         let script = Script::new(setup, &policy, name);
         let mut core = Allocator::new(device.clone(), policy, Vec::new());
         let callbacks = if setup.has_callbacks { Callbacks::register(&mut core) } else { Callbacks::default() };
-        let (held, freed, gone, checkpoints, calls) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (held, freed, gone, checkpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (calls, broken) = (Vec::new(), Vec::new());
         let (setup, steps, before, words) = (*setup, 0, 0, 0);
         Ok(Caller {
             core,
@@ -88,6 +93,7 @@ impl Caller {
             before,
             asked_at: DeviceAddress(0),
             calls,
+            broken,
             words,
             script,
         })
@@ -114,6 +120,7 @@ impl Caller {
             before: self.before,
             asked_at: self.asked_at,
             calls: self.calls.clone(),
+            broken: self.broken.clone(),
             words: self.words,
             script: self.script.of_clone(),
         })
@@ -185,6 +192,7 @@ impl Caller {
         self.core.policy_mut().begin();
         drop(self.device.list_calls());
         let answer = self.act(step)?;
+        self.broken = self.device.broken_so_far();
         self.calls = self.device.list_calls();
         self.callbacks.listen();
         // Nothing can be expected of the allocator, or compared, on such a device.

@@ -486,7 +486,9 @@ impl Player {
         let has_reference = self.beside.is_some();
         match (step, error) {
             (_, AllocError::Policy(fault)) => books.check_fault(&self.caller, fault).map(|()| Outcome::AtFault),
-            (Step::Allocate(..), error) if is_out_of_memory(error) => Ok(Outcome::Refused),
+            (Step::Allocate(..), error) if is_out_of_memory(error) => {
+                books.check_rescue(&self.caller, error).map(|()| Outcome::Refused)
+            }
             (Step::Allocate(bytes, _), AllocError::TooLarge { .. }) if self.expected.wrong_answers || bytes > capacity => {
                 Ok(Outcome::Refused)
             }

@@ -1,20 +1,14 @@
-//! What a policy sees of the heap, computed a second time from the segments, the reserved ranges and the device calls: which
-//! segments are idle, which free block follows another, where handles are, and where a segment would grow.
+//! What a policy sees of the heap, computed a second time from the segments and the reserved ranges: which segments are idle,
+//! which free block follows another, and where a segment would grow.
 
 use std::collections::BTreeMap;
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
 use parkade::{BlockId, BlockView, GrowthView, Neighbour, PoolSlot};
-use parkade_sim::CallName;
 
 use super::caller::Caller;
-use crate::backend::MadeCall;
 use crate::law::{Broken, Law, ensure};
-
-/// The memory that is mapped: the address and the size of each mapping. Only broken handles are not followed.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Mappings(BTreeMap<u64, u64>);
 
 /// Consecutive addresses in a reserved range.
 #[derive(Clone, Copy, Debug)]
@@ -25,58 +19,27 @@ struct Piece {
     state: Option<BlockActivity>,
 }
 
-impl Mappings {
-    /// Follows the device calls of a step.
-    pub(super) fn follow(&mut self, calls: &[MadeCall]) {
-        for call in calls.iter().filter(|call| call.done) {
-            match call.name {
-                CallName::MemMap => {
-                    self.0.insert(call.address, call.bytes);
-                }
-                CallName::MemUnmap => self.0.retain(|&start, _| start < call.address || start >= call.address + call.bytes),
-                _ => {}
-            }
-        }
-    }
-
-    /// Compares what the heap shows of its free blocks.
-    ///
-    /// # Errors
-    /// The first difference.
-    pub(super) fn check(&self, caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Broken> {
-        let heap = caller.core.heap();
-        let ranges = caller.device.reserved_ranges();
-        for slot in heap.pool_slots() {
-            let free: Vec<BlockView> = heap.free_blocks(slot).collect();
-            for (place, block) in free.iter().enumerate() {
-                let next = free.get(place + 1).filter(|next| next.stream == block.stream).copied();
-                let seen = heap.following(block.id);
-                ensure(Law::Placement, seen == next, || format!("{seen:?} follows {block:?}, expected {next:?}"))?;
-                let (seen, expected) = (heap.is_idle(block.id), is_idle(block, segments, &ranges));
-                ensure(Law::Placement, expected.is_none_or(|expected| seen == expected), || {
-                    format!("the segment of {block:?} counts as idle: {seen}")
-                })?;
-                self.check_handles(caller, slot, block)?;
-            }
-        }
-        check_neighbours(caller, segments)?;
-        check_growth(caller, segments, &ranges)
-    }
-
-    /// Checks that every handle in a free block is a mapping that lies in the block.
-    fn check_handles(&self, caller: &Caller, slot: PoolSlot, block: &BlockView) -> Result<(), Broken> {
-        let heap = caller.core.heap();
-        let end = block.address.get() + block.size.get();
-        for handle in heap.handles_in(block.id) {
-            let start = handle.address.get();
-            let is_inside = block.address.get() <= start && start + handle.size.get() <= end;
-            let is_mapped = self.0.get(&start).is_none_or(|&size| size == handle.size.get());
-            ensure(Law::Placement, is_inside && is_mapped, || {
-                format!("{handle:?} in {slot:?} is not a mapping within {block:?}")
+/// Compares what the heap shows of its free blocks.
+///
+/// # Errors
+/// The first difference.
+pub(super) fn check(caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Broken> {
+    let heap = caller.core.heap();
+    let ranges = caller.device.reserved_ranges();
+    for slot in heap.pool_slots() {
+        let free: Vec<BlockView> = heap.free_blocks(slot).collect();
+        for (place, block) in free.iter().enumerate() {
+            let next = free.get(place + 1).filter(|next| next.stream == block.stream).copied();
+            let seen = heap.following(block.id);
+            ensure(Law::Placement, seen == next, || format!("{seen:?} follows {block:?}, expected {next:?}"))?;
+            let (seen, expected) = (heap.is_idle(block.id), is_idle(block, segments, &ranges));
+            ensure(Law::Placement, expected.is_none_or(|expected| seen == expected), || {
+                format!("the segment of {block:?} counts as idle: {seen}")
             })?;
         }
-        Ok(())
     }
+    check_neighbours(caller, segments)?;
+    check_growth(caller, segments, &ranges)
 }
 
 /// Returns whether nothing else in the block's segment, or in its reserved range, is in use; `None` for a range of which

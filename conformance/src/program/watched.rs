@@ -10,6 +10,7 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocator, BlockId, FreePair, Heap, LiveBlock, PoolSlot};
 
+use super::lending;
 use crate::backend::{AnyDevice, WitnessedDevice};
 
 /// The allocator under test.
@@ -27,6 +28,8 @@ pub(crate) enum Answer {
     Transfer(Option<u64>),
     /// A part of a block of another stream, starting at its first byte.
     TransferPart(Option<u64>),
+    /// Memory that the default pool lends, starting with this byte if there is any.
+    Lend(Option<u64>),
     /// A segment of this many bytes, after this many blocks are released.
     Segment(u64, usize),
     /// Another rung of the ladder, with the number of blocks it names.
@@ -77,9 +80,26 @@ pub(crate) struct Notes {
     picture: Picture,
     /// A free block that the policy would have taken when it gave up.
     pub(crate) overlooked: Option<String>,
+    /// Memory that the default pool could have lent for the request.
+    pub(crate) unlent: Option<String>,
+    /// Whether the step before the newest one was to lend, and there was nothing to lend.
+    follows_lending: bool,
+    /// The number of handles that moved for the request since its rescue began.
+    pub(crate) rescued_with: Option<u64>,
     pub(crate) reached: Reached,
     /// Whether the policy has ever requested that a block change streams.
     has_transferred: bool,
+}
+
+impl Notes {
+    /// Counts the handles that move for a rescued request.
+    fn count_moved(&mut self, step: &Relief) {
+        match (step, &mut self.rescued_with) {
+            (Relief::Rescue { .. }, moved) => drop(moved.get_or_insert(0)),
+            (Relief::Move { handles } | Relief::Replace { handles }, Some(moved)) => *moved += handles.len() as u64,
+            _ => {}
+        }
+    }
 }
 
 /// A policy under test.
@@ -151,6 +171,10 @@ pub(crate) struct Watched {
     /// fit those before it.
     told: BTreeMap<u64, Told>,
     mistold: Option<String>,
+    /// Whether the policy has ever chosen the size of a handle, and whether it has ever left memory in pages.
+    handles: Cell<(bool, bool)>,
+    /// The blocks that private pools have handed out since the last call of [`Watched::take_handed_out`]: first byte and end.
+    handed_out: Vec<(u64, u64)>,
     /// Where the policy has kept two free blocks apart: the first bytes of the high blocks. Asked again, it may have changed
     /// its answer.
     apart: RefCell<BTreeSet<u64>>,
@@ -159,8 +183,9 @@ pub(crate) struct Watched {
 impl Watched {
     pub(crate) fn new(policy: Tested, is_watched: bool) -> Watched {
         let (kept, high) = (Cell::new(0), Cell::new(None));
-        let (notes, apart) = (RefCell::default(), RefCell::default());
-        Watched { policy, is_watched, notes, kept, high, rung: 0, own_turn: 0, told: BTreeMap::new(), mistold: None, apart }
+        let (notes, apart, handles) = (RefCell::default(), RefCell::default(), Cell::default());
+        let (told, handed_out) = (BTreeMap::new(), Vec::new());
+        Watched { policy, is_watched, notes, kept, high, rung: 0, own_turn: 0, told, mistold: None, handles, handed_out, apart }
     }
 
     /// Returns the blocks of which the policy has learned that they are handed out, by address.
@@ -174,6 +199,30 @@ impl Watched {
     /// Returns whether the policy has kept the free block that begins at this address apart from the one before it.
     pub(crate) fn is_apart(&self, address: u64) -> bool {
         self.apart.borrow().contains(&address)
+    }
+
+    /// Returns whether the default pool has lent nothing for the current request, and the next step was to ask for new memory: in
+    /// handles, for one collection in which all free neighbours coalesce.
+    pub(crate) fn asked_after_lending(&self) -> bool {
+        let notes = self.notes.borrow();
+        let is_asked = notes.follows_lending && matches!(notes.answer, Some(Answer::Segment(..))) && self.own_turn == 2;
+        let is_one_collection = self.inner().classify(Bytes(1)) == self.inner().classify(Bytes(1 << 40));
+        is_asked && is_one_collection && self.handles.get() == (true, false) && self.apart.borrow().is_empty()
+    }
+
+    /// Returns the blocks that private pools have handed out since the last call: the first byte and the end of each.
+    pub(crate) fn take_handed_out(&mut self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.handed_out)
+    }
+
+    /// Returns whether all memory is in handles; `false` if none is, and `None` if the policy has left some of it in pages.
+    pub(crate) fn has_handles(&self, heap: &Heap) -> Option<bool> {
+        match self.handles.get() {
+            (_, false) => Some(true),
+            _ if heap.refined_page().is_some() => Some(true),
+            (false, true) => Some(false),
+            (true, true) => None,
+        }
     }
 
     /// Returns whether the answers are recorded.
@@ -201,6 +250,7 @@ impl Watched {
     pub(crate) fn begin(&mut self) {
         let notes = self.notes.get_mut();
         (notes.answer, notes.overlooked, notes.pool) = (None, None, None);
+        (notes.unlent, notes.rescued_with) = (None, None);
         self.kept.set(0);
         self.high.set(None);
     }
@@ -384,8 +434,18 @@ impl Wrapper for Watched {
         joins
     }
 
+    fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
+        let size = self.inner().handle(heap, request, missing);
+        let (sizes, pages) = self.handles.get();
+        self.handles.set((sizes || size.is_some(), pages || size.is_none()));
+        size
+    }
+
     fn allocated(&mut self, heap: &Heap, block: LiveBlock<'_>) {
         let told = Told::of(block);
+        if told.pool != PoolSlot::default_pool(told.pool.class()) {
+            self.handed_out.push((told.address, told.address + told.size));
+        }
         if let Some(before) = self.told.insert(told.address, told) {
             self.mistold.get_or_insert(format!("the policy learned twice that a block is handed out: {before:?}, then {told:?}"));
         }
@@ -416,8 +476,14 @@ impl Wrapper for Watched {
         }
         let relief = self.next_step(heap, request);
         let releasable = if relief == Relief::ReleaseAll { self.inner().releasable(heap).len() } else { 0 };
-        let segment = self.notes.get_mut().segment;
-        let reached = &mut self.notes.get_mut().reached;
+        let notes = self.notes.get_mut();
+        if let Some(Answer::Lend(Some(place))) = notes.answer {
+            notes.unlent = Some(format!("the default pool has lent nothing for {request:?}, although it could at {place:#x}"));
+        }
+        notes.follows_lending = matches!(notes.answer, Some(Answer::Lend(None)));
+        let segment = notes.segment;
+        notes.count_moved(&relief);
+        let reached = &mut notes.reached;
         let answer = match &relief {
             Relief::Release { blocks, attempt } => {
                 reached.releases += u64::from(!blocks.is_empty());
@@ -444,6 +510,10 @@ impl Wrapper for Watched {
             Relief::Reuse(id) => Answer::Reuse(address_of(heap, request, *id)),
             Relief::ReuseAt { block, offset } => {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
+            }
+            // The lent memory would join all the free blocks before it that were kept apart.
+            Relief::Lend if self.apart.borrow().is_empty() => {
+                Answer::Lend(lending::place(heap, request).filter(|_| self.inner().lends_to_pools()))
             }
             Relief::Lend | Relief::Borrow | Relief::Rescue { .. } | Relief::Provide { .. } => Answer::Rung(0),
             Relief::ReleaseAll => {

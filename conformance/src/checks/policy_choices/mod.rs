@@ -11,7 +11,7 @@ mod programs;
 use parkade::PoolSlot;
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, MIB, PoolClass};
-use parkade_policies::{CudaAsync, Fit, GrowingRegion, Reach, Rescue, needs_serial_work, settings_to_rescue};
+use parkade_policies::{CudaAsync, Fit, GrowingRegion, Reach, Rescue, named, needs_serial_work, settings_to_rescue};
 
 use super::campaign::{Share, Subject};
 use crate::backend::AnyBackend;
@@ -44,7 +44,19 @@ pub(super) fn entries(share: Share) -> Vec<Entry> {
             check(&subject, backend, &share.of(effort))
         })
     });
-    with_parameters.chain([plans::entry(share), names::entry(share)]).collect()
+    with_parameters.chain([plans::entry(share), names::entry(share), lending(share)]).collect()
+}
+
+/// Returns the entry about the memory that the default pool lends.
+fn lending(share: Share) -> Entry {
+    let says = "private pools take the memory of the default pool that the rules name, also among equal blocks";
+    let compaction = named("compaction").expect("a policy of the catalogue");
+    let subject = Subject::of(&compaction);
+    Entry::new(Group::Law, format!("policy/{}/lending", subject.name), says, move |backend, effort| {
+        run_cases(&share.of(effort), programs::SALT + 1, &programs::lending(), |(setup, steps)| {
+            subject.whole_run(backend, setup, steps).map(|_| steps.len() as u64)
+        })
+    })
 }
 
 fn check(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {

@@ -177,9 +177,47 @@ fn many_sizes() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     })
 }
 
+/// Returns programs whose streams need exactly as much as others, twice as much, and so on up to 64 times as much, now and then
+/// a few bytes more or less, on a device with room for all of it.
+fn multiples() -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let less = prop::sample::select(vec![0, 0, 0, 0, 512, 1024]);
+    let request = (0..=6_u32, less, any::<bool>(), 0..3_usize);
+    let steps = prop::collection::vec((request, prop::option::weighted(0.2, any::<u8>())), 2..16);
+    let unit = prop::sample::select(vec![MIB, 2 * MIB, 2 * MIB, 4 * MIB]);
+    (setup(), unit, steps).prop_map(|((setup, _), unit, steps)| {
+        let step = |((power, less, is_less, stream), freed): ((u32, u64, bool, usize), Option<u8>)| {
+            let size = unit << power;
+            let size = if is_less { size - less } else { size + less };
+            [Some(Step::Allocate(size, stream)), freed.map(|which| Step::Free(usize::from(which)))]
+        };
+        (Setup { capacity: MOST, ..setup }, steps.into_iter().flat_map(step).flatten().collect())
+    })
+}
+
+/// Returns careful programs in which private pools take memory of the default pool that nothing uses, again and again: free blocks
+/// of equal sizes, and of exactly the size that a pool's segment lacks.
+pub(super) fn lending() -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let allocate = || {
+        let pages = prop::sample::select(vec![1_u64, 1, 2, 2, 3, 4, 6, 8]);
+        let less = prop::sample::select(vec![0, 0, 0, 0, 512, MIB]);
+        (pages, less, 0..2_usize).prop_map(|(pages, less, stream)| Step::Allocate(pages * 2 * MIB - less, stream))
+    };
+    let free = || any::<u8>().prop_map(|which| Step::Free(usize::from(which)));
+    let outside = prop::collection::vec(prop_oneof![3 => allocate(), 2 => free()], 1..9);
+    let inside = prop::collection::vec(prop_oneof![4 => allocate(), 1 => free()], 1..9);
+    let section = (outside, 0..2_usize, prop::option::of(0..2_usize), inside).prop_map(|(outside, pool, stream, inside)| {
+        let begin = [Step::CompleteAll, Step::BeginPool(pool, stream)];
+        outside.into_iter().chain(begin).chain(inside).chain([Step::EndPool(pool)]).collect::<Vec<_>>()
+    });
+    let capacity = prop::sample::select(vec![48, 64, 96, 160, 256]).prop_map(|mib: u64| mib * MIB);
+    (capacity, timing(), prop::collection::vec(section, 1..5)).prop_map(|(capacity, timing, sections)| {
+        (Setup { capacity, timing, free_waits: true, ..Setup::PLAIN }, sections.concat())
+    })
+}
+
 /// Returns programs, nearly all of which have at most this many steps. Half of them have private pools.
 pub(super) fn deciding(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
-    prop_oneof![60 => on_a_grid(longest), 1 => many_sizes()]
+    prop_oneof![60 => on_a_grid(longest), 8 => multiples(), 1 => many_sizes()]
 }
 
 fn on_a_grid(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {

@@ -1,0 +1,125 @@
+//! What a policy sees of handles, computed a second time from the device calls: which handles are in a free block and may be
+//! moved, and which are partly free.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use parkade::policy::Policy;
+use parkade::snapshot::SegmentInfo;
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolId};
+use parkade::{BlockView, HandleView, PartlyFreeView};
+use parkade_sim::CallName;
+
+use super::caller::Caller;
+use crate::law::{Broken, Law, ensure};
+
+/// The page size with which policies ask for partly free handles.
+const PAGE: u64 = 2 * MIB;
+
+/// The memory that is mapped, and what private pools have handed out.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Mappings {
+    /// The address and the size of each mapping.
+    mapped: BTreeMap<u64, u64>,
+    /// For each reserved range from which a private pool has handed out a block: the end of the last address that it has handed
+    /// out.
+    handed_out: BTreeMap<u64, u64>,
+}
+
+impl Mappings {
+    /// Follows the device calls of a step, and the blocks that private pools handed out in it. `saved` is a pool that was saved,
+    /// all of whose memory counts as handed out.
+    pub(super) fn follow(&mut self, caller: &mut Caller, saved: Option<PoolId>) {
+        for (place, call) in caller.calls.iter().enumerate().filter(|(_, call)| call.done) {
+            match call.name {
+                CallName::MemMap => {
+                    self.mapped.insert(call.address, call.bytes);
+                }
+                CallName::MemUnmap => self.mapped.retain(|&start, _| start < call.address || start >= call.address + call.bytes),
+                CallName::AddressFree => drop(self.handed_out.remove(&call.address)),
+                _ => {}
+            }
+            let kept = caller.broken.iter().filter(|broken| broken.calls == place + 1);
+            self.mapped.extend(kept.flat_map(|broken| broken.kept.iter().copied()));
+        }
+        let mut taken = caller.core.policy_mut().take_handed_out();
+        if saved.is_some() {
+            let own = caller.core.segments().into_iter().filter(|segment| Some(segment.pool) == saved && segment.expandable);
+            taken.extend(own.map(|segment| segment.address.get() + segment.total.get()).map(|end| (end - 1, end)));
+        }
+        let ranges = caller.device.reserved_ranges();
+        for (address, end) in taken {
+            let base = ranges.range(..=address).next_back().filter(|&(base, size)| address < base + size);
+            if let Some((&base, _)) = base {
+                let last = self.handed_out.entry(base).or_default();
+                *last = end.max(*last);
+            }
+        }
+    }
+
+    /// Compares the handles that the heap shows in its free blocks.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub(super) fn check(&self, caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let heap = caller.core.heap();
+        let Some(has_handles) = caller.core.policy().has_handles(heap) else { return Ok(()) };
+        let ranges = caller.device.reserved_ranges();
+        for slot in heap.pool_slots() {
+            let mut free: BTreeMap<u64, u64> = BTreeMap::new();
+            for block in heap.free_blocks(slot).filter(|block| block.is_expandable) {
+                let movable = self.movable(caller, segments, &ranges, &block);
+                let inside = |start: u64, size: u64| movable.start <= start && start + size <= movable.end;
+                let first = self.mapped.range(..=movable.start).next_back().map_or(movable.start, |(&start, _)| start);
+                let near: Vec<(u64, u64)> = self.mapped.range(first..movable.end).map(|(&start, &size)| (start, size)).collect();
+                let near = near.into_iter().filter(|_| has_handles);
+                let whole = near.clone().filter(|&(start, size)| inside(start, size));
+                let expected: Vec<HandleView> =
+                    whole.map(|(start, size)| HandleView { address: DeviceAddress(start), size: Bytes(size) }).collect();
+                let seen: Vec<HandleView> = heap.handles_in(block.id).collect();
+                ensure(Law::Placement, seen == expected, || {
+                    format!("the handles in {block:?} of {slot:?} are {seen:x?}, expected {expected:x?}")
+                })?;
+                for (start, size) in near {
+                    let pages = (0..size / PAGE).map(|page| start + page * PAGE).filter(|&page| inside(page, PAGE));
+                    *free.entry(start).or_default() += pages.count() as u64 * PAGE;
+                }
+            }
+            let expected = free.into_iter().filter_map(|(start, free)| {
+                let handle = HandleView { address: DeviceAddress(start), size: Bytes(self.mapped[&start]) };
+                (0 < free && free < handle.size.get()).then_some(PartlyFreeView { handle, free: Bytes(free) })
+            });
+            let (seen, expected) = (heap.partly_free(slot, Bytes(PAGE)), expected.collect::<Vec<_>>());
+            ensure(Law::Placement, seen == expected, || {
+                format!("the partly free handles of {slot:?} are {seen:x?}, expected {expected:x?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the addresses of a free block whose memory may be moved: in a private pool in use, only those behind everything
+    /// that was handed out; none if the default pool has lent them.
+    fn movable(&self, caller: &Caller, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>, block: &BlockView) -> Range<u64> {
+        let (start, end) = (block.address.get(), block.address.get() + block.size.get());
+        let pool = pool_of(segments, block);
+        if pool == PoolId::DEFAULT {
+            return start..end;
+        }
+        if caller.core.policy().lends_to_pools() {
+            return end..end;
+        }
+        let is_in_use = caller.core.pool_use_count(pool).is_ok_and(|uses| uses > 0);
+        let base = ranges.range(..=start).next_back().map(|(base, _)| base).filter(|_| is_in_use);
+        let last = base.and_then(|base| self.handed_out.get(base)).map_or(start, |&last| last);
+        last.clamp(start, end)..end
+    }
+}
+
+/// Returns the pool of a free block.
+fn pool_of(segments: &[SegmentInfo], block: &BlockView) -> PoolId {
+    let holds = |segment: &&SegmentInfo| {
+        let start = segment.address.get();
+        (start..start + segment.total.get()).contains(&block.address.get())
+    };
+    segments.iter().find(holds).map_or(PoolId::DEFAULT, |segment| segment.pool)
+}
