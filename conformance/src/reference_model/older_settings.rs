@@ -4,7 +4,7 @@
 
 use parkade::settings::{Backend, ErrorKind, Settings};
 
-use super::settings::{Refusal, clamped, double, keys_of, sign_of};
+use super::settings::{Refusal, clamped, double, is_key_of, sign_of};
 
 /// The sizes in a string, in MiB, must be larger than this.
 const LARGE_MIB: u64 = 20;
@@ -77,7 +77,7 @@ impl OlderReader {
         settings.roundup_power2_divisions = [0; 16];
         settings.garbage_collection_threshold = 0.0;
         while let Some(key) = self.tokens.pop() {
-            if !keys_of(self.minor).contains(&key.as_str()) {
+            if !is_key_of(self.minor, &key) {
                 return check_error(format!("Unrecognized CachingAllocator option: {key}"));
             }
             self.expect(":")?;

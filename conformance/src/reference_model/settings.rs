@@ -43,6 +43,11 @@ pub fn keys_of(minor: u32) -> Vec<&'static str> {
     keys
 }
 
+/// Returns whether release 2.`minor` knows a key.
+pub(super) fn is_key_of(minor: u32, key: &str) -> bool {
+    KEYS.iter().any(|&(name, since, _)| name == key && since <= minor)
+}
+
 /// Source lines: in 2.10, from 2.11 to 2.14, and in 2.15.
 type Lines = [u32; 3];
 
