@@ -43,12 +43,6 @@ impl Jobs {
         self.jobs.number()
     }
 
-    /// The number of consecutive jobs that have the same program.
-    #[getter]
-    fn of_one_program(&self) -> u64 {
-        self.jobs.of_one_program()
-    }
-
     /// The first line of the file of rows.
     fn header<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let jobs = Arc::clone(&self.jobs);

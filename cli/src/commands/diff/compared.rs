@@ -14,6 +14,7 @@ use parkade_replay::recognition::Recognition;
 
 use crate::terminal::args::{Print, RecordedLimit};
 use crate::terminal::output::list;
+use crate::terminal::progress::WrongArgument;
 use crate::terminal::runner::Outcome;
 use crate::terminal::{recording, size};
 
@@ -208,10 +209,10 @@ impl Args {
     pub(super) fn check_bounds(&self) -> Result<()> {
         match self.fail_above.iter().find(|above| above.needs_two()).filter(|_| self.is_alone()) {
             None => Ok(()),
-            Some(above) => bail!(
-                "--fail-above {} is growth from one recording to another, and only one is given; give a size, such as 14GiB",
-                above.text
-            ),
+            Some(above) => {
+                let why = "is growth from one recording to another, and only one is given; give a size, such as 14GiB";
+                Err(WrongArgument(format!("--fail-above {} {why}", above.text)).into())
+            }
         }
     }
 }

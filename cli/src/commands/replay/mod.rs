@@ -6,7 +6,7 @@ mod settings;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Parser;
 use parkade_analysis::advise;
 use parkade_analysis::ranks::RankRun;
@@ -75,22 +75,8 @@ pub enum Replayed {
 impl Args {
     /// Refuses options that a policy cannot use.
     fn check(&self) -> Result<()> {
-        if self.policy.is_none() {
-            return Ok(());
-        }
-        if self.replay.settings.is_some() {
-            bail!(
-                "--settings and --policy cannot be combined: settings apply to PyTorch's allocator, which the policy replaces; \
-                 leave one out"
-            );
-        }
-        if self.replay.profile.is_some() {
-            bail!(
-                "--profile and --policy cannot be combined: a profile is a release of PyTorch's allocator, which the policy \
-                 replaces; leave one out"
-            );
-        }
-        Ok(())
+        args::excluded_by(self.policy.as_deref(), "--settings", self.replay.settings.is_some())?;
+        args::excluded_by(self.policy.as_deref(), "--profile", self.replay.profile.is_some())
     }
 }
 

@@ -143,14 +143,14 @@ view! {
         /// The release that made the recording; null for other programs.
         made_by: Option<MadeBy> = report.origin.made_by().map(MadeBy::of),
         /// Each device.
-        devices: Vec<OfDevice<'a>> =
-            report.devices.iter().filter_map(|device| Some(OfDevice::of(report, device, device.simulated.as_ref()?))).collect(),
+        devices: Vec<SimulatedDevice<'a>> =
+            report.devices.iter().filter_map(|device| Some(SimulatedDevice::of(report, device, device.simulated.as_ref()?))).collect(),
     }
 }
 
 view! {
     /// A device's run under a policy.
-    struct OfDevice<'a>(report: &Report, device: &'a Device, simulated: &'a Simulated) {
+    struct SimulatedDevice<'a>(report: &Report, device: &'a Device, simulated: &'a Simulated) {
         /// The device.
         device: u32 = device.number,
         /// The number of entries in the simulated trace, which entries below refer to.

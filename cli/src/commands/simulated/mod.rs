@@ -13,12 +13,13 @@ pub(crate) mod run;
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use parkade_policies::Named;
 
 use self::program::Programs;
 use crate::terminal::args;
+use crate::terminal::progress::WrongArgument;
 
 /// Steps of the packer, unless `--bounds` gives them: about two seconds.
 const PACKING_STEPS: u64 = 20_000_000;
@@ -69,15 +70,14 @@ impl UnderPolicy {
     /// The program has no recorded run, or there is no policy of this name.
     pub(crate) fn policy_for(&self, file: &Path) -> Result<Option<Named>> {
         let policy = self.named()?;
-        if policy.is_none() && self.is_workload() {
-            bail!("a workload has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)");
-        }
-        if policy.is_none() && program::is_request_trace(file) {
-            bail!(
-                "a request trace has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)"
-            );
-        }
-        Ok(policy)
+        let what = match policy {
+            None if self.is_workload() => "workload",
+            None if program::is_request_trace(file) => "request trace",
+            _ => return Ok(policy),
+        };
+        let why =
+            format!("a {what} has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)");
+        Err(WrongArgument(why).into())
     }
 
     /// Refuses `option`, which applies to PyTorch's allocator, beside a policy.
@@ -85,13 +85,7 @@ impl UnderPolicy {
     /// # Errors
     /// Both are given.
     pub(crate) fn excludes(&self, option: &str, is_given: bool) -> Result<()> {
-        if self.policy.is_some() && is_given {
-            bail!(
-                "{option} and --policy cannot be combined: {option} applies to PyTorch's allocator, which the policy replaces; \
-                 leave one out"
-            );
-        }
-        Ok(())
+        args::excluded_by(self.policy.as_deref(), option, is_given)
     }
 
     /// Whether the program is a workload, and not in the file.
@@ -120,7 +114,8 @@ impl UnderPolicy {
         #[cfg(feature = "native")]
         if let Some(workload) = &self.workload {
             if !file.as_os_str().is_empty() {
-                bail!("{} and --workload are two programs: leave one out", file.display());
+                let why = format!("{} and --workload are two programs: leave one out", file.display());
+                return Err(WrongArgument(why).into());
             }
             return Programs::of_workload(workload, asked);
         }

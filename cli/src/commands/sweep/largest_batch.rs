@@ -233,13 +233,13 @@ view! {
         /// The number of searches that found that a batch fits although a smaller one does not.
         not_monotone: usize = found.not_monotone(),
         /// Each combination.
-        points: Vec<WithNext<'a>> = all(&found.points, |point| WithNext { row: Row::of(point), next: Next::of(&point.why) }),
+        points: Vec<BatchPoint<'a>> = all(&found.points, |point| BatchPoint { row: Row::of(point), next: Next::of(&point.why) }),
     }
 }
 
 view! {
     /// A combination.
-    struct WithNext<'a> {
+    struct BatchPoint<'a> {
         #[serde(flatten)]
         row: Row<'a>,
         /// Why the next batch does not fit.

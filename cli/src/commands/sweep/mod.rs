@@ -36,8 +36,8 @@ use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{sections, view};
 use crate::terminal::output::{self, Stream};
 use crate::terminal::outputs::{Outputs, Wanted};
-use crate::terminal::progress;
-use crate::terminal::runner::{Command, Form, Lines, Outcome};
+use crate::terminal::progress::{self, WrongArgument};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, argument_error};
 
 pub use self::plan::Args;
 pub use self::rows::current_build;
@@ -292,19 +292,15 @@ impl Jobs {
     /// # Errors
     /// If the arguments are wrong, or a recording cannot be read.
     pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Result<Jobs> {
-        Ok(Jobs { study: plan::study(&Args::try_parse_from(arguments)?)? })
+        let args = Args::try_parse_from(arguments).map_err(|error| WrongArgument(argument_error(&error)))?;
+        let study = plan::study(&args)?;
+        show::check(&args.shown, &study.plan)?;
+        Ok(Jobs { study })
     }
 
     /// The number of jobs; they are numbered from 0.
     pub fn number(&self) -> u64 {
         self.study.plan.jobs()
-    }
-
-    /// The number of jobs of each program, which are consecutive: doing them together generates the program only once.
-    pub fn of_one_program(&self) -> u64 {
-        let plan = &self.study.plan;
-        let programs: u64 = plan.workloads.iter().map(|workload| workload.seeds).sum();
-        plan.jobs() / programs.max(1)
     }
 
     /// The first line of the file of rows, including its line break.
@@ -371,7 +367,6 @@ mod tests {
         bytes.extend(earlier.concat());
         bytes.extend(later.concat());
         assert!(jobs.number() > 3 && bytes == whole, "{}", jobs.number());
-        assert_eq!(jobs.of_one_program(), jobs.number());
     }
 
     #[test]

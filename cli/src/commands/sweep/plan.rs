@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_policies::{BESIDE, CATALOGUE as POLICIES, Named, Parameter, needs_serial_work};
 use parkade_recording::{DeviceRecording, Recording};
@@ -47,14 +47,15 @@ pub(super) struct Study {
 
 pub(super) fn study(args: &Args) -> Result<Study> {
     if args.seeds == 0 {
-        bail!("there is nothing to do: --seeds 0");
+        return Err(WrongArgument("--seeds 0 leaves nothing to do: give at least 1".to_owned()).into());
     }
     let policies = policies(&args.policies)?;
     let default = [CAPACITIES.to_owned()];
     let capacities = capacities(if args.capacities.is_empty() { &default } else { &args.capacities })?;
     if Addresses::named(&args.addresses).is_none() {
         let known = Addresses::ALL.map(Addresses::name);
-        bail!("there is no address model {:?}{}", args.addresses, suggestion(&args.addresses, known));
+        let why = suggestion(&args.addresses, known);
+        return Err(WrongArgument(format!("there is no address model {:?}{why}", args.addresses)).into());
     }
     let mut plan = Plan {
         workloads: Vec::new(),
@@ -123,15 +124,16 @@ pub(super) fn policies(lists: &[String]) -> Result<Vec<Named>> {
 fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     let mut capacities = vec![Capacity::Smallest, Capacity::Plenty];
     if items(lists).next().is_none() {
-        bail!("there is nothing to do: no capacities");
+        return Err(WrongArgument("there is nothing to do: no capacities".to_owned()).into());
     }
     for item in items(lists) {
-        let capacity = match item.bytes().last() {
+        let parsed = match item.bytes().last() {
             Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => {
-                Capacity::Bytes(size::parse(item).map_err(|error| anyhow!(error))?)
+                size::parse(item).map(Capacity::Bytes)
             }
-            _ => item.parse().map_err(|error: String| anyhow!("{error}, or a size with its unit (80GiB)"))?,
+            _ => item.parse().map_err(|error: String| format!("{error}, or a size with its unit (80GiB)")),
         };
+        let capacity = parsed.map_err(|why| WrongArgument(format!("--capacities {item}: {why}")))?;
         if !capacities.contains(&capacity) {
             capacities.push(capacity);
         }
@@ -615,7 +617,7 @@ view! {
         /// The generators.
         generators: Vec<Generator> = all(workload::generator_names(), Generator::of),
         /// The policies.
-        policies: Vec<Policy> = all(POLICIES.iter().chain(BESIDE).cloned().chain(known_policies().own()), Policy::of),
+        policies: Vec<ListedPolicy> = all(POLICIES.iter().chain(BESIDE).cloned().chain(known_policies().own()), ListedPolicy::of),
         /// Where a device places segments.
         address_models: Vec<Model> = all(Addresses::ALL, Model::of),
     }
@@ -642,7 +644,7 @@ view! {
 }
 
 view! {
-    struct Policy(policy: Named) {
+    struct ListedPolicy(policy: Named) {
         /// The policy's name.
         name: String = policy.name.to_string(),
         /// What it does.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use parkade_research::policies::policies;
 use parkade_research::study::Excess;
@@ -22,6 +22,7 @@ use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::output;
 use crate::terminal::output::Tone;
 use crate::terminal::outputs::{Target, Wanted};
+use crate::terminal::progress::WrongArgument;
 use crate::terminal::runner::{Form, Lines};
 
 /// What to print and write.
@@ -92,7 +93,9 @@ fn baseline(shown: &Shown, plan: &Plan) -> Result<usize> {
         None => Ok(place("pytorch").unwrap_or(0)),
         Some(name) => {
             let known = policies().named(name).map_or_else(|_| name.clone(), |known| known.name.into_owned());
-            place(&known).ok_or_else(|| anyhow!("--baseline {name:?} is not one of the policies: {}", plan.policies.join(", ")))
+            place(&known).ok_or_else(|| {
+                WrongArgument(format!("--baseline {name:?} is not one of the policies: {}", plan.policies.join(", "))).into()
+            })
         }
     }
 }
