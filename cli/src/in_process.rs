@@ -31,7 +31,7 @@ pub struct Answered {
 /// Does a command's work on at most this many threads, all of which have ended when it returns. Without a number, it uses as many as the
 /// command `parkade`.
 ///
-/// `with_text` adds the answer as text, whatever form the arguments request.
+/// `with_text` adds the answer as text without hints on other options, whatever form the arguments request.
 ///
 /// The command is about one recording (advise, diagnose, report, stats, replay, export, pack), about recordings (verify, diff), or about
 /// a study (sweep, merge).
@@ -97,7 +97,7 @@ fn about<C: runner::Command>(command: &C, with_text: bool) -> Result<Answered> {
     let printed = runner::render(command, &found)?;
     let (mut text, mut html) = (String::new(), String::new());
     if with_text {
-        let answer = command.answer(&found);
+        let answer = command.answer(&found).without_hints();
         text = anstream::adapter::strip_str(&answer.text(Width::of_output())).to_string();
         html = answer.html(command.everything(&found).as_ref());
     }
@@ -121,6 +121,12 @@ mod tests {
         let answered = asked(&["verify", "--json", RECORDING], &watch).expect("an answer");
         assert!(answered.printed.starts_with(b"{") && answered.outcome == Outcome::Good && answered.remarks.is_empty());
         assert!(watch.progress().1 > 0, "{:?}", watch.progress());
+    }
+
+    #[test]
+    fn the_text_has_no_hints() {
+        let text = asked(&["advise", "--json", RECORDING], &Arc::default()).expect("an answer").text;
+        assert!(text.contains("why    fragmentation") && !text.contains("--all"), "{text}");
     }
 
     #[test]

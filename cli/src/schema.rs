@@ -4,6 +4,7 @@
 //! docs/json.md has a row for each key of an object and of the objects in it; `_objects.py` a `TypedDict` for each object in a result;
 //! `_fields.py` the fields of each result.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::commands::{advise, conform, diagnose, diff, export, info, pack, replay, report, stats, sweep, verify};
@@ -60,14 +61,16 @@ fn sections() -> Vec<Section> {
 
 /// The parts that several commands' objects share and that have their own table, by its heading.
 fn shared() -> Vec<(&'static str, Object)> {
-    let of = |sections: Sections| {
-        let (heading, shape) = sections[0];
-        match shape() {
-            Shape::Object(object) => (heading, object),
-            shape => panic!("{heading} is {shape:?}"),
-        }
-    };
-    vec![of(recording::SECTIONS), of(run_words::SECTIONS)]
+    vec![first_object(recording::SECTIONS), first_object(run_words::SECTIONS)]
+}
+
+/// The first object that a command prints, with its heading.
+fn first_object(sections: Sections) -> (&'static str, Object) {
+    let (heading, shape) = sections[0];
+    match shape() {
+        Shape::Object(object) => (heading, object),
+        shape => panic!("{heading} is {shape:?}"),
+    }
 }
 
 const HEADER: &str = "| key | type | meaning |\n|---|---|---|\n";
@@ -234,7 +237,7 @@ fn words(shape: &Shape) -> &'static [&'static str] {
 
 /// The results of the Python package: each one's name, and the source of its keys. An object with its own class is one of these
 /// too.
-const RESULTS: [(&str, Of); 13] = [
+const RESULTS: [(&str, Of); 19] = [
     ("Verification", Of::Section("verify")),
     ("Recommendation", Of::Part("advise", "recommendation")),
     ("Option", Of::Part("advise", "options")),
@@ -243,10 +246,16 @@ const RESULTS: [(&str, Of); 13] = [
     ("Diagnosis", Of::Section("diagnose")),
     ("MessageDiagnosis", Of::Section("diagnose --message")),
     ("Report", Of::Section("report")),
+    ("SimulatedReport", Of::Section("report --policy")),
     ("Difference", Of::Section("diff")),
     ("Stats", Of::Section("stats")),
+    ("SimulatedStats", Of::Section("stats --policy")),
+    ("Lifetimes", Of::Section("stats --lifetimes")),
     ("Replay", Of::Section("replay")),
     ("Export", Of::Section("export")),
+    ("SimulatedExport", Of::Section("export --policy")),
+    ("LargestBatches", Of::Section("sweep --largest-batch")),
+    ("Catalogue", Of::Section("sweep --list")),
     ("Info", Of::Section("info")),
 ];
 
@@ -273,6 +282,9 @@ fn objects() -> String {
     for (_, keys) in results() {
         keys.iter().for_each(|key| collect(&key.shape, &mut objects));
     }
+    collect(&Shape::Object(summary()), &mut objects);
+    let names: BTreeSet<String> = objects.iter().map(name).collect();
+    assert_eq!(names.len(), objects.len(), "two objects have one name: {names:?}");
     let mut body = String::new();
     for object in &objects {
         body += &class(object);
@@ -314,6 +326,11 @@ fn fields() -> String {
          #: A word that the command did not print.\n_WORD: Any = \"\"\n{body}",
         classes.join(", ")
     )
+}
+
+/// The summary of a sweep, which is a dictionary in Python, too.
+fn summary() -> Object {
+    first_object(sweep::SECTIONS).1
 }
 
 /// The keys of each result.
@@ -382,6 +399,9 @@ fn named(shape: &Shape, names: &mut Vec<String>) {
 
 /// Its class, or `{Command}{View}`: views of several commands have equal names.
 fn name(object: &Object) -> String {
+    if *object == summary() {
+        return "SweepSummary".to_owned();
+    }
     if let Some((name, _)) = parts().into_iter().find(|(_, part)| part == object) {
         return name.to_owned();
     }
@@ -478,7 +498,7 @@ fn wrapped(start: &str, kind: &str, end: &str) -> String {
 /// The lines of a comment on the field below.
 fn comment(doc: &str) -> String {
     let mut lines = vec![String::from("    #:")];
-    for word in plain(doc).split(' ').filter(|word| !word.is_empty()) {
+    for word in with_arguments(&plain(doc)).split(' ').filter(|word| !word.is_empty()) {
         let is_full = |line: &String| line.chars().count() + 1 + word.chars().count() > WIDTH;
         if lines.last().is_some_and(is_full) {
             lines.push("    #:".to_owned());
@@ -499,6 +519,16 @@ fn plain(doc: &str) -> String {
     text + rest
 }
 
+/// A text with Python's arguments in place of options: `fail_above` is `--fail-above`, and `bounds=0` is `--bounds 0`.
+fn with_arguments(doc: &str) -> String {
+    let argument = |part: &str| {
+        let option = part.strip_prefix("--")?;
+        let (name, value) = option.split_at(option.find(' ').unwrap_or(option.len()));
+        Some(name.replace('-', "_") + &value.replacen(' ', "=", 1))
+    };
+    doc.split('`').map(|part| argument(part).unwrap_or_else(|| part.to_owned())).collect::<Vec<_>>().join("`")
+}
+
 /// The text before the first link, the link's words, and the text after it.
 fn next_link(text: &str) -> Option<(&str, &str, &str)> {
     let middle = text.find("](")?;
@@ -512,7 +542,12 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::FILES;
+    use super::{FILES, with_arguments};
+
+    #[test]
+    fn options_are_arguments_in_python() {
+        assert_eq!(with_arguments("With `--fail-above`, `--bounds 0` and `a-b`."), "With `fail_above`, `bounds=0` and `a-b`.");
+    }
 
     #[test]
     fn what_is_generated_is_up_to_date() {

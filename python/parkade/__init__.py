@@ -20,17 +20,23 @@ if TYPE_CHECKING:
     from ._record import record
     from ._results import (
         Advice,
+        Catalogue,
         Diagnosis,
         Difference,
         Export,
         Info,
+        LargestBatches,
+        Lifetimes,
         MessageDiagnosis,
         Replay,
         Report,
+        SimulatedExport,
+        SimulatedReport,
+        SimulatedStats,
         Stats,
         Verification,
     )
-    from ._sweep import Series, Sweep, sweep
+    from ._sweep import Series, Sweep, catalogue, largest_batch, sweep
     from ._watch import Watch, watch
 
 #: The module of each public name. A module is imported when one of its names is first used, so `import parkade` is
@@ -46,23 +52,30 @@ _MODULES = {
     "_record": ["record"],
     "_results": [
         "Advice",
+        "Catalogue",
         "Diagnosis",
         "Difference",
         "Export",
         "Info",
+        "LargestBatches",
+        "Lifetimes",
         "MessageDiagnosis",
         "Replay",
         "Report",
+        "SimulatedExport",
+        "SimulatedReport",
+        "SimulatedStats",
         "Stats",
         "Verification",
     ],
-    "_sweep": ["Series", "Sweep", "sweep"],
+    "_sweep": ["Series", "Sweep", "catalogue", "largest_batch", "sweep"],
     "_watch": ["Watch", "watch"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Advice",
+    "Catalogue",
     "Diagnoses",
     "Diagnosis",
     "Difference",
@@ -70,6 +83,8 @@ __all__ = [
     "Error",
     "Export",
     "Info",
+    "LargestBatches",
+    "Lifetimes",
     "LostJobs",
     "MessageDiagnosis",
     "NoCuda",
@@ -77,6 +92,9 @@ __all__ = [
     "Replay",
     "Report",
     "Series",
+    "SimulatedExport",
+    "SimulatedReport",
+    "SimulatedStats",
     "Stats",
     "Sweep",
     "UsageError",
@@ -84,6 +102,7 @@ __all__ = [
     "Watch",
     "__version__",
     "advise",
+    "catalogue",
     "diagnose",
     "diagnose_many",
     "diff",
@@ -92,6 +111,7 @@ __all__ = [
     "explain",
     "export",
     "info",
+    "largest_batch",
     "lightning_callback",
     "on_oom",
     "policies",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from typing import overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, overload
 
 from ._errors import Error, UsageError, of_memory
 from ._inputs import File, Recording, as_file
@@ -20,11 +19,17 @@ from ._results import (
     Difference,
     Export,
     Info,
+    Lifetimes,
     MessageDiagnosis,
     Replay,
     Report,
+    SimulatedExport,
+    SimulatedReport,
+    SimulatedStats,
     Stats,
     Verification,
+    is_of_log,
+    log_refusal,
     made,
 )
 from ._run import Answer, Device, Settings, Size, options, run
@@ -56,7 +61,7 @@ def verify(
     chosen = options(limit=limit, settings=settings, profile=profile)
     with as_file(recording) as file:
         answer = run(["verify", "--json", *chosen], [file], progress=progress)
-        return made(Verification, answer.object([file]), answer)
+        return made(Verification, answer.object(), answer)
 
 
 def advise(
@@ -92,7 +97,7 @@ def advise(
     )
     with as_file(recording) as file:
         answer = run(["advise", "--json", *chosen], [file], progress=progress, threads=threads)
-        return made(Advice, answer.object([file]), answer)
+        return made(Advice, answer.object(), answer)
 
 
 @overload
@@ -139,7 +144,10 @@ def diagnose(
             )
         with as_file(recording) as file:
             answer = run(["diagnose", "--json", *chosen], [file], progress=progress)
-            return made(Diagnosis, answer.object([file]), answer)
+            found = answer.object()
+            if is_of_log(found):
+                raise UsageError(log_refusal(file.name))
+            return made(Diagnosis, found, answer)
     if recording is not None or chosen:
         raise UsageError("message= cannot be combined with a recording or other arguments: leave them out")
     if not isinstance(message, str):
@@ -148,19 +156,27 @@ def diagnose(
         )
     if message.strip() in ("", "-"):
         raise UsageError(f"message is {message!r}, which is not an out-of-memory error")
-    answer = run(["diagnose", "--json", f"--message={message}"], progress=progress)
-    return made(MessageDiagnosis, answer.object([]), answer)
+    try:
+        answer = run(["diagnose", "--json", f"--message={message}"], progress=progress)
+    except Error as error:
+        if not os.path.isfile(message):
+            raise
+        raise Error(f"{message}: {error}; if it is a recording, parkade.diagnose({message!r}) explains it") from None
+    return made(MessageDiagnosis, answer.object(), answer)
 
 
 def explain(error: BaseException | str) -> MessageDiagnosis:
-    """Explains a `torch.OutOfMemoryError` from its text, without a recording.
+    """Explains a `torch.OutOfMemoryError` from its text, without a recording. `diagnose` explains a recording.
 
     The out-of-memory error may also be the cause or the context of `error`.
     """
     if isinstance(error, str):
         return diagnose(message=error)
     if not isinstance(error, BaseException):
-        raise TypeError(f"explain() takes an exception or its text, not {type(error).__name__}")
+        raise TypeError(
+            f"explain() takes an exception or its text, not {type(error).__name__}: parkade.diagnose(recording) "
+            "explains a recording, and parkade.diagnose(message=path) a log"
+        )
     text = str(of_memory(error) or error)
     return diagnose(message=text or type(error).__name__)
 
@@ -179,8 +195,44 @@ def _program(recording: Recording | None, workload: Workload) -> Iterator[list[F
         yield [file]
 
 
+def _is_simulated(found: dict[str, Any]) -> bool:
+    """Whether a command's object is about a simulation, and not about a recorded run."""
+    return "program" in found
+
+
 #: The file extensions of formats that `report` cannot write.
 _NOT_WRITTEN = (".png", ".jpg", ".jpeg", ".pdf")
+
+
+@overload
+def report(
+    recording: Recording,
+    output: Path | None = None,
+    *,
+    limit: Size | None = None,
+    capacity: Size | None = None,
+    settings: SeveralSettings = None,
+    device: Device | None = None,
+    profile: str | None = None,
+    force: bool = False,
+    progress: Progress = None,
+) -> Report: ...
+
+
+@overload
+def report(
+    recording: Recording | None = None,
+    output: Path | None = None,
+    *,
+    policy: str,
+    workload: Workload = None,
+    bounds: int | None = None,
+    limit: Size | None = None,
+    capacity: Size | None = None,
+    device: Device | None = None,
+    force: bool = False,
+    progress: Progress = None,
+) -> SimulatedReport: ...
 
 
 def report(
@@ -197,7 +249,7 @@ def report(
     profile: str | None = None,
     force: bool = False,
     progress: Progress = None,
-) -> Report:
+) -> Report | SimulatedReport:
     """Shows a recorded run: memory over time, what held it at the peak, and the same run under other settings.
 
     With `output`, it also writes a page for a browser, and tries settings as `advise` does. If the name ends with
@@ -230,12 +282,13 @@ def report(
             chosen.append(f"--output={written}")
         answer = run(["report", "--json", f"--svg={picture}", *chosen], files, progress=progress)
         with open(picture, encoding="utf-8") as svg:
-            found = answer.object(files)
+            found = answer.object()
             # The caller did not ask for the picture in the temporary folder.
             lines = [line for line in answer.text.splitlines() if folder not in line]
             lines += [f"device {device['device']}: {device['what_happened']}" for device in found["devices"]]
             answer.text = "\n".join(lines)
-            return made(Report, {**found, "svg": svg.read(), "output": written}, answer)
+            kind: type[Report | SimulatedReport] = SimulatedReport if _is_simulated(found) else Report
+            return made(kind, found, answer, svg=svg.read(), output=written)
 
 
 def diff(
@@ -254,15 +307,66 @@ def diff(
     `fail_above` bounds the peak of reserved memory by a growth such as "2%" or a size such as "14GiB". `steps` is a
     pair: a step of `a`, and the step of `b` to compare it with.
     """
-    pair = None if steps is None else f"{steps[0]}:{steps[1]}"
+    pair = None
+    if steps is not None:
+        if not isinstance(steps, Sequence) or isinstance(steps, str) or len(steps) != 2:
+            raise TypeError(f"steps must be a pair of steps, such as (10, 500), not {steps!r}")
+        pair = f"{steps[0]}:{steps[1]}"
     chosen = options(fail_above=fail_above, steps=pair, device=device, recorded_limit=recorded_limit)
     with as_file(a) as first:
         if b is None:
             answer = run(["diff", "--json", *chosen], [first], progress=progress)
-            return made(Difference, answer.object([first]), answer)
+            return made(Difference, answer.object(), answer)
         with as_file(b) as second:
             answer = run(["diff", "--json", *chosen], [first, second], progress=progress)
-            return made(Difference, answer.object([first, second]), answer)
+            return made(Difference, answer.object(), answer)
+
+
+@overload
+def stats(
+    recording: Recording,
+    *,
+    entry: int | None = None,
+    every: int | None = None,
+    steps: bool | str = False,
+    settings: Settings | None = None,
+    capacity: Size | None = None,
+    limit: Size | None = None,
+    recorded_limit: Size | None = None,
+    profile: str | None = None,
+    device: Device | None = None,
+    progress: Progress = None,
+) -> Stats: ...
+
+
+@overload
+def stats(
+    recording: Recording | None = None,
+    *,
+    policy: str,
+    workload: Workload = None,
+    bounds: int | None = None,
+    entry: int | None = None,
+    every: int | None = None,
+    steps: bool | str = False,
+    capacity: Size | None = None,
+    limit: Size | None = None,
+    recorded_limit: Size | None = None,
+    device: Device | None = None,
+    progress: Progress = None,
+) -> SimulatedStats: ...
+
+
+@overload
+def stats(
+    recording: Recording | None = None,
+    *,
+    workload: Workload = None,
+    lifetimes: Literal[True],
+    recorded_limit: Size | None = None,
+    device: Device | None = None,
+    progress: Progress = None,
+) -> Lifetimes: ...
 
 
 def stats(
@@ -282,17 +386,17 @@ def stats(
     profile: str | None = None,
     device: Device | None = None,
     progress: Progress = None,
-) -> Stats:
+) -> Stats | SimulatedStats | Lifetimes:
     """Computes `memory_stats()` and fragmentation at the end of a recording, after the entry `entry`, after `every` so
     many entries, or after each step (`steps`).
 
     `steps` may also be the beginning of the annotation that ends a step. With `settings`, the numbers are those of the
     run under them.
 
-    With `policy`, they are those of the same program under a policy of parkade, and the result's `runs` state how it
-    went and where the policy first needs more memory than the best packing, on which `bounds` steps are spent.
-    `workload` is a generated program in place of the recording, which may also be a request trace. With `lifetimes`,
-    the result's `lifetimes` state how long the program's buffers live.
+    With `policy`, they are those of the same program under a policy of parkade, and the `runs` of the `SimulatedStats`
+    state how it went and where the policy first needs more memory than the best packing, on which `bounds` steps are
+    spent. `workload` is a generated program in place of the recording, which may also be a request trace. With
+    `lifetimes`, the `Lifetimes` state how long the program's buffers live.
     """
     chosen = options(
         policy=policy,
@@ -311,7 +415,11 @@ def stats(
     )
     with _program(recording, workload) as files:
         answer = run(["stats", "--json", *chosen], files, progress=progress)
-        return made(Stats, answer.object(files), answer)
+        found = answer.object()
+        if lifetimes:
+            return made(Lifetimes, found, answer)
+        kind: type[Stats | SimulatedStats] = SimulatedStats if _is_simulated(found) else Stats
+        return made(kind, found, answer)
 
 
 def replay(
@@ -336,7 +444,56 @@ def replay(
     )
     with as_file(recording) as file:
         answer = run(["replay", "--json", *chosen], [file], progress=progress)
-        return made(Replay, answer.object([file]), answer)
+        return made(Replay, answer.object(), answer)
+
+
+@overload
+def export(
+    recording: Recording,
+    output: Path,
+    *,
+    settings: Settings | None = None,
+    capacity: Size | None = None,
+    limit: Size | None = None,
+    recorded_limit: Size | None = None,
+    profile: str | None = None,
+    format: str = "snapshot",
+    blocks: int | None = None,
+    device: Device | None = None,
+    stop_at_oom: bool = False,
+    force: bool = False,
+    progress: Progress = None,
+) -> Export: ...
+
+
+@overload
+def export(
+    recording: Recording | None = None,
+    output: Path | None = None,
+    *,
+    policy: str,
+    workload: Workload = None,
+    capacity: Size | None = None,
+    limit: Size | None = None,
+    recorded_limit: Size | None = None,
+    format: str = "snapshot",
+    blocks: int | None = None,
+    device: Device | None = None,
+    force: bool = False,
+    progress: Progress = None,
+) -> SimulatedExport: ...
+
+
+@overload
+def export(
+    recording: None = None,
+    output: Path | None = None,
+    *,
+    workload: str,
+    format: Literal["requests"],
+    force: bool = False,
+    progress: Progress = None,
+) -> SimulatedExport: ...
 
 
 def export(
@@ -356,7 +513,7 @@ def export(
     stop_at_oom: bool = False,
     force: bool = False,
     progress: Progress = None,
-) -> Export:
+) -> Export | SimulatedExport:
     """Writes the run that a recorded program would have had under other settings, as a snapshot for memory_viz or a
     trace for Perfetto.
 
@@ -388,7 +545,9 @@ def export(
         raise UsageError("output is '-', which means standard output: pass the path of a file")
     with _program(recording, workload) as files:
         answer = run(["export", "--json", *chosen], files, progress=progress)
-        return made(Export, answer.object(files), answer)
+        found = answer.object()
+        kind: type[Export | SimulatedExport] = SimulatedExport if _is_simulated(found) else Export
+        return made(kind, found, answer)
 
 
 def info() -> Info:
@@ -402,5 +561,5 @@ def info() -> Info:
     if first.returncode != 0:
         said = first.stderr.decode(errors="replace").strip()
         raise Error(said.removeprefix("parkade: ") or f"parkade info ended with exit code {first.returncode}")
-    answer = Answer(first.stdout, (), first.returncode, text.stdout.decode(errors="replace").rstrip("\n"))
-    return made(Info, json.loads(first.stdout), answer)
+    answer = Answer(first.stdout, first.returncode, text.stdout.decode(errors="replace").rstrip("\n"))
+    return made(Info, answer.object(), answer)

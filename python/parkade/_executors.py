@@ -64,10 +64,15 @@ def in_order(work: Callable[[Any], Any], tasks: Sequence[Any], executor: Executo
     if executor is None:
         with _own_threads() as pool:
             yield from _Run(work, tasks, pool, None, retries).results()
-    elif isinstance(executor, Executor) or not callable(executor):
-        yield from _Run(work, tasks, executor, None, retries).results()
-    else:
+    elif hasattr(executor, "submit"):
+        yield from _Run(work, tasks, executor, None, retries).results()  # type: ignore[arg-type]
+    elif callable(executor):
         yield from _Run(work, tasks, executor(), executor, retries).results()
+    else:
+        raise TypeError(
+            "executor must be a concurrent.futures executor, or a function that makes one, not "
+            f"{executor!r} ({type(executor).__name__})"
+        )
 
 
 class _Run:

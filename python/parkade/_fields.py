@@ -43,6 +43,7 @@ from ._objects import (
     DiffDevice,
     DiffInput,
     ExportDevice,
+    ExportSimulatedDevice,
     InfoDevice,
     MadeBy,
     Needs,
@@ -52,8 +53,16 @@ from ._objects import (
     ReplayRecorded,
     ReportDevice,
     ReportHint,
+    ReportSimulatedDevice,
     StatsDevice,
     StatsMissing,
+    StatsProgram,
+    StatsRun,
+    SweepBatchPoint,
+    SweepGenerator,
+    SweepListedPolicy,
+    SweepListedWorkload,
+    SweepModel,
     VerifyDevice,
     VerifyMismatch,
     VerifyNotInFile,
@@ -91,9 +100,9 @@ class VerificationFields:
     profile_seen_from: str | None = None
     #: The release that made the recording.
     made_by: MadeBy = field(default_factory=_absent)
-    #: `--limit`.
+    #: `limit`.
     limit_bytes: int | None = None
-    #: Without `--limit`: the limit under which garbage collection is as recorded.
+    #: Without `limit`: the limit under which garbage collection is as recorded.
     assumed_limit_bytes: int | None = None
     #: The setting `per_process_memory_fraction`, where the device's memory is unknown.
     fraction_of_unknown_memory: float | None = None
@@ -121,7 +130,7 @@ class VerificationFields:
     left_out: list[DeviceLeftOut] = field(default_factory=list)
     #: What the file does not show; with several devices, each of `devices` has its own.
     not_in_file: VerifyNotInFile | None = None
-    #: With `--stats`: the comparison of PyTorch's statistics with the replay's.
+    #: With `stats`: the comparison of PyTorch's statistics with the replay's.
     statistics: VerifyStatistics | None = None
     #: Each device, if there are several.
     devices: list[VerifyDevice] = field(default_factory=list)
@@ -151,7 +160,7 @@ class OptionFields:
     settings: str = ""
     #: Whether these are the recorded run's.
     own: bool = False
-    #: Whether `--settings` asked for them.
+    #: Whether `settings` asked for them.
     given: bool = False
     #: Whether every request is served; if the run died, including the estimated rest.
     fits: bool = False
@@ -199,12 +208,12 @@ class AdviceFields:
     profile: str = ""
     #: The release that made the recording.
     made_by: MadeBy = field(default_factory=_absent)
-    #: Different advice under the other releases that also explain the recording; empty with `--profile`.
+    #: Different advice under the other releases that also explain the recording; empty with `profile`.
     otherwise: list[AdviseOtherwise] = field(default_factory=list)
-    #: The memory available to the allocator: the smaller of `--capacity` and the limit, else what `parkade run` recorded in the file, else
+    #: The memory available to the allocator: the smaller of `capacity` and the limit, else what `parkade run` recorded in the file, else
     #: what is assumed. With several devices, the smallest amount.
     capacity_bytes: int | None = None
-    #: `--limit`, else a limit that `parkade run` recorded in the file.
+    #: `limit`, else a limit that `parkade run` recorded in the file.
     limit_bytes: int | None = None
     #: The recorded run's limit, given or found.
     recorded_limit_bytes: int | None = None
@@ -257,7 +266,7 @@ class AdviceFields:
     remedies: list[AdviseRemedy] = field(default_factory=list)
     #: Every setting tried: the run's own first, then the best.
     options: list[Option] = field(default_factory=list, metadata={"of": "Option"})
-    #: With `--policy`: what each policy of parkade needs in place of PyTorch's allocator, for the requests of the recording and, if the run
+    #: With `policy`: what each policy of parkade needs in place of PyTorch's allocator, for the requests of the recording and, if the run
     #: died, for the estimated rest.
     policies: list[Needs] = field(default_factory=list)
     #: Notes on the numbers.
@@ -272,11 +281,10 @@ class DeviceDiagnosisFields:
     device: int = 0
     #: The cause: `fragmentation`, `streams`, `private_pools`, `capacity`, `undecided` or `no_failure` (none is in the file).
     verdict: Literal["capacity", "fragmentation", "streams", "private_pools", "undecided", "no_failure"] = _WORD
-    #: The point in time that was examined: `out_of_memory`, `chosen` (`--entry`), `peak_reserved` or `end` (the history is not in the
-    #: file).
+    #: The point in time that was examined: `out_of_memory`, `chosen` (`entry`), `peak_reserved` or `end` (the history is not in the file).
     moment: Literal["out_of_memory", "chosen", "peak_reserved", "end"] = _WORD
     #: The question about it: `why_out_of_memory`; `why_reserved_above_allocated` (nothing failed, or the file does not say);
-    #: `why_new_memory` (`--entry` is a request that took memory from the device).
+    #: `why_new_memory` (`entry` is a request that took memory from the device).
     question: Literal["why_out_of_memory", "why_new_memory", "why_reserved_above_allocated"] = _WORD
     #: The entry at that point; null if the point is before the first entry, or if there is no trace.
     entry: int | None = None
@@ -343,7 +351,7 @@ class DiagnosisFields:
     profile: str = ""
     #: The release that made the recording.
     made_by: MadeBy = field(default_factory=_absent)
-    #: `--limit`, else a limit that `parkade run` recorded in the file.
+    #: `limit`, else a limit that `parkade run` recorded in the file.
     limit_bytes: int | None = None
     #: Each device for which the file has memory entries or reserved memory; if there is none, all devices.
     devices: list[DeviceDiagnosis] = field(default_factory=list, metadata={"of": "DeviceDiagnosis"})
@@ -443,7 +451,7 @@ class ReportFields:
     profile: str = ""
     #: The release that made the recording.
     made_by: MadeBy = field(default_factory=_absent)
-    #: `--limit`.
+    #: `limit`.
     limit_bytes: int | None = None
     #: The memory in which other settings were tried; with several devices, the smallest.
     capacity_bytes: int | None = None
@@ -456,6 +464,20 @@ class ReportFields:
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
+class SimulatedReportFields:
+    #: The recording, the request trace or the workload.
+    file: str = ""
+    #: The policy of the simulation.
+    policy: str = ""
+    #: `recording`, `trace` or `workload`.
+    program: Literal["recording", "trace", "workload"] = _WORD
+    #: The release that made the recording; null for other programs.
+    made_by: MadeBy | None = None
+    #: Each device.
+    devices: list[ReportSimulatedDevice] = field(default_factory=list)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class DifferenceFields:
     #: The first recording.
     a: DiffInput = field(default_factory=_absent)
@@ -463,7 +485,7 @@ class DifferenceFields:
     b: DiffInput | None = None
     #: Each device, or pair of devices.
     devices: list[DiffDevice] = field(default_factory=list)
-    #: Each bound of `--fail-above`, on each device.
+    #: Each bound of `fail_above`, on each device.
     checks: list[DiffBounded] = field(default_factory=list)
     #: Whether any peak is above its bound, even if it is not known whether that is growth.
     exceeded: bool = False
@@ -479,9 +501,9 @@ class StatsFields:
     settings: str = ""
     #: The release that made the recording.
     made_by: MadeBy = field(default_factory=_absent)
-    #: Whether `--settings` gave them.
+    #: Whether `settings` gave them.
     replayed: bool = False
-    #: `--limit`.
+    #: `limit`.
     limit_bytes: int | None = None
     #: The number of recorded decisions that differ, over all devices.
     mismatches: int = 0
@@ -489,6 +511,36 @@ class StatsFields:
     devices: list[StatsDevice] = field(default_factory=list)
     #: Devices that have none of the requested states.
     left_out: list[StatsMissing] = field(default_factory=list)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class SimulatedStatsFields:
+    #: The recording, the request trace or the workload.
+    file: str = ""
+    #: The policy of the simulation.
+    policy: str = ""
+    #: `recording`, `trace` or `workload`.
+    program: Literal["recording", "trace", "workload"] = _WORD
+    #: The release that made the recording; null for other programs.
+    made_by: MadeBy | None = None
+    #: `limit`.
+    limit_bytes: int | None = None
+    #: `capacity`.
+    capacity_bytes: int | None = None
+    #: Each device.
+    devices: list[StatsDevice] = field(default_factory=list)
+    #: How the run of each device went.
+    runs: list[StatsRun] = field(default_factory=list)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class LifetimesFields:
+    #: The recording, the request trace or the workload.
+    file: str = ""
+    #: `recording`, `trace` or `workload`.
+    program: Literal["recording", "trace", "workload"] = _WORD
+    #: The lifetimes on each device.
+    lifetimes: list[StatsProgram] = field(default_factory=list)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -503,7 +555,7 @@ class ReplayFields:
     profile: str | None = None
     #: The release that made the recording.
     made_by: MadeBy = field(default_factory=_absent)
-    #: `--capacity`.
+    #: `capacity`.
     capacity_bytes: int | None = None
     #: The limit that was used; also null if the devices had different ones.
     limit_bytes: int | None = None
@@ -570,7 +622,7 @@ class ReplayFields:
     timings_fit: int | None = None
     #: Each device, if there are several.
     devices: list[ReplayDevice] = field(default_factory=list)
-    #: `--policy`, in place of `settings`.
+    #: `policy`, in place of `settings`.
     policy: str | None = None
 
 
@@ -592,10 +644,56 @@ class ExportFields:
     devices: list[ExportDevice] = field(default_factory=list)
     #: Devices without a trace, whose segments are as recorded.
     kept_devices: list[int] = field(default_factory=list)
-    #: With `--format perfetto`: the number of blocks written as slices.
+    #: With `format=perfetto`: the number of blocks written as slices.
     slices: int | None = None
-    #: With `--format perfetto`: the number of smaller blocks left out.
+    #: With `format=perfetto`: the number of smaller blocks left out.
     left_out_slices: int | None = None
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class SimulatedExportFields:
+    #: The recording, the request trace or the workload.
+    file: str = ""
+    #: The file that was written.
+    output: str = ""
+    #: The policy of the simulation; null if only the requests were written.
+    policy: str | None = None
+    #: `recording`, `trace` or `workload`; null if only the requests were written.
+    program: Literal["recording", "trace", "workload"] | None = None
+    #: The release that made the recording; null for other programs.
+    made_by: MadeBy | None = None
+    #: The number of events of the program that were carried out, over all devices.
+    events: int = 0
+    #: Each device; empty if only the requests were written.
+    devices: list[ExportSimulatedDevice] = field(default_factory=list)
+    #: With `format=perfetto`: the number of blocks written as slices.
+    slices: int | None = None
+    #: With `format=perfetto`: the number of smaller blocks left out.
+    left_out_slices: int | None = None
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class LargestBatchesFields:
+    #: The memory that the driver's context takes on each device.
+    context_bytes: int = 0
+    #: The largest batch tried.
+    most_batch: int = 0
+    #: The number of searches that found that a batch fits although a smaller one does not.
+    not_monotone: int = 0
+    #: Each combination.
+    points: list[SweepBatchPoint] = field(default_factory=list)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class CatalogueFields:
+    #: The catalogue.
+    workloads: list[SweepListedWorkload] = field(default_factory=list)
+    #: The generators.
+    generators: list[SweepGenerator] = field(default_factory=list)
+    #: The policies.
+    policies: list[SweepListedPolicy] = field(default_factory=list)
+    #: Where a device places segments.
+    address_models: list[SweepModel] = field(default_factory=list)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._results import Report
+    from ._results import Report, SimulatedReport
 
 #: Half-transparent grey is visible on white and on black.
 _LINE = "1px solid rgba(128,128,128,.4)"
@@ -68,7 +68,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f'<table style="border-collapse:collapse;margin-top:.4em">{cells("th", heads)}{body}</table>{more}'
 
 
-def report(found: Report) -> str:
+def report(found: Report | SimulatedReport) -> str:
     """Returns what `report` shows."""
     parts = [line(f"device {device['device']}: {device['what_happened']}") for device in found.devices]
     if found.svg:

@@ -82,9 +82,10 @@ def _bytes(recording: Any) -> tuple[bytes, str]:
             raise TypeError("the file must be open in binary mode: open(path, 'rb')")
         name = getattr(recording, "name", None)
         return data, name if isinstance(name, str) else "<file>"
-    kind = type(recording).__name__
+    instead = "; parkade.explain(error) explains an exception" if isinstance(recording, BaseException) else ""
     raise TypeError(
-        f"a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), not {kind}"
+        "a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), not "
+        f"{type(recording).__name__}{instead}"
     )
 
 

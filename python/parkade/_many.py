@@ -15,8 +15,8 @@ from ._errors import Error
 from ._executors import Executors, in_order, look
 from ._inputs import File
 from ._progress import Progress, shown
-from ._results import Diagnosis, made
-from ._run import Answer, Settings, Size, options, run
+from ._results import Diagnosis, is_of_log, log_refusal, made
+from ._run import Answer, Settings, Size, listed, options, run
 
 Path = str | os.PathLike[str]
 
@@ -47,12 +47,9 @@ class Diagnoses:
         return Diagnoses(self.lines[place], self._options) if isinstance(place, slice) else _result(self.lines[place])
 
     def __repr__(self) -> str:
+        files = f"{len(self)} file{'' if len(self) == 1 else 's'}"
         failed = sum("error" in json.loads(line) for line in self.lines)
-        return (
-            f"Diagnoses({len(self)} files, {failed} of which could not be diagnosed)"
-            if failed
-            else f"Diagnoses({len(self)} files)"
-        )
+        return f"Diagnoses({files}, {failed} of which could not be diagnosed)" if failed else f"Diagnoses({files})"
 
     def __str__(self) -> str:
         """Returns what `parkade diagnose` prints for these files. The command reads them again, once."""
@@ -107,7 +104,7 @@ def diagnose_many(
     threads of this process do the work. The result is the same. A file whose worker died is tried again, up to
     `retries` times.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    given = listed("paths", paths)
     files, _ = _parkade.inputs(given)
     chosen = tuple(options(limit=limit, capacity=capacity, settings=settings, profile=profile))
     tasks = [(path, refusal) for path, refusal in files]
@@ -127,7 +124,8 @@ def _line(chosen: tuple[str, ...], task: tuple[str, str | None]) -> bytes:
         return _failure(path, refusal)
     try:
         file = File(path, path)
-        return run(["diagnose", "--json", *chosen], [file], progress=look, threads=1, with_text=False).printed
+        answer = run(["diagnose", "--json", *chosen], [file], progress=look, threads=1, with_text=False)
+        return _failure(path, log_refusal(path)) if is_of_log(answer.object()) else answer.printed
     except ValueError:
         # Wrong arguments are wrong for every file.
         raise
@@ -144,4 +142,4 @@ def _result(line: bytes) -> Diagnosis | Error:
     found = json.loads(line)
     if "error" in found:
         return Error(found["error"])
-    return made(Diagnosis, found, Answer(line, (), 0))
+    return made(Diagnosis, found, Answer(line))

@@ -39,7 +39,7 @@ class MadeBy(TypedDict):
     #: The releases, oldest first, with full names such as `2.11.0`: those that explain the recording, or that its contents allow. If none
     #: explains it, those that differ least.
     releases: list[str]
-    #: `given` (`--profile`), `contents` (there is no trace to replay, only what the file has), `replay` (every recorded decision was made
+    #: `given` (`profile`), `contents` (there is no trace to replay, only what the file has), `replay` (every recorded decision was made
     #: again under their rules) or `nearest` (no release explains every decision).
     basis: Literal["given", "contents", "replay", "nearest"]
     #: What in the file excludes other releases.
@@ -49,7 +49,7 @@ class MadeBy(TypedDict):
     contradicted_by: str | None
     #: The other releases that were tried and do not explain the recording.
     differing: list[DifferingReleases]
-    #: The release whose rules were used, such as `2.11`, if `--profile` chose it.
+    #: The release whose rules were used, such as `2.11`, if `profile` chose it.
     replayed_as: str | None
     #: The limit that was given, if it was not the recorded run's: decisions differ under it, and the run had reserved more. The releases
     #: are those that explain the recording without it.
@@ -171,9 +171,9 @@ class VerifyNotInFile(TypedDict):
     guessed_pools: VerifyGuessedPools | None
     #: Whether the search for such pools stopped early, because there are too many possibilities.
     gave_up_on_pools: bool
-    #: With `--stats`: the number of calls to empty_cache that released nothing.
+    #: With `stats`: the number of calls to empty_cache that released nothing.
     silent_empty_cache_calls: int | None
-    #: With `--stats`: the entries between which a call to reset_peak_memory_stats explains every peak.
+    #: With `stats`: the entries between which a call to reset_peak_memory_stats explains every peak.
     peaks_reset_between_entries: list[int] | None
 
 
@@ -567,7 +567,7 @@ class DiagnoseKnownLimit(TypedDict):
     served: DiagnoseEvidence | None
     #: The smallest amount that was refused.
     refused: DiagnoseEvidence | None
-    #: Evidence in the file that is impossible under the given limit. If it is the reserved memory, the run is diagnosed without `--limit`.
+    #: Evidence in the file that is impossible under the given limit. If it is the reserved memory, the run is diagnosed without `limit`.
     contradicted_by: str | None
     #: The free memory that the device reported.
     device_free_bytes: int | None
@@ -1040,6 +1040,129 @@ class ReportDevice(TypedDict):
     notes: list[str]
 
 
+class SimulatedFreeMemory(TypedDict):
+    """Free memory."""
+
+    #: The bytes of free blocks.
+    free_bytes: int
+    #: The largest free block.
+    largest_hole_bytes: int
+    #: The number of free blocks.
+    holes: int
+
+
+class SimulatedBlockInTheWay(TypedDict):
+    """A block in the way."""
+
+    #: The first byte.
+    address: int
+    #: The size of the block.
+    bytes: int
+    #: The buffer in it, by the number of its request; null if the program has freed it and other streams still use it.
+    buffer: int | None
+    #: The event that allocated it; for a recording, the entry.
+    allocated_at: int | None
+    #: The event that frees it; for a recording, the entry. Null if the program keeps it.
+    freed_at: int | None
+    #: The number of events since its allocation.
+    age_events: int | None
+    #: The call that requested it; null if the file has no stack.
+    requested_in: str | None
+
+
+class SimulatedFirstExcess(TypedDict):
+    """The first request that a policy cannot serve in the memory of the packing."""
+
+    #: The event; for a recording, the entry.
+    at: int
+    #: The requested bytes.
+    requested_bytes: int
+    #: The size of the block that the policy needs.
+    block_bytes: int
+    #: The memory of the device: the packing, rounded up to 2 MiB.
+    device_bytes: int
+    #: The bytes that the policy has reserved then.
+    reserved_bytes: int
+    #: The free memory in the segments of its pool, stream and size class.
+    free_here: SimulatedFreeMemory
+    #: The free memory in all other segments.
+    free_elsewhere: SimulatedFreeMemory
+    #: Whether the blocks in the way lie side by side in a segment that may serve the request. If not, they keep the segments that would
+    #: have to be released for a new one.
+    in_one_segment: bool
+    #: The number of blocks in the way: those with the fewest bytes whose absence would make enough room. 0 if there is room that the policy
+    #: does not use.
+    blocks_in_the_way: int
+    #: The bytes of these blocks.
+    bytes_in_the_way: int
+    #: Up to 1,000 of these blocks, the largest first.
+    in_the_way: list[SimulatedBlockInTheWay]
+
+
+class SimulatedCompared(TypedDict):
+    """A policy compared with the best packing that was found offline."""
+
+    #: The most bytes live at once, with requests rounded up to 512 bytes.
+    load_bytes: int
+    #: The memory of the best packing that was found, with every lifetime known in advance.
+    packing_bytes: int
+    #: The lower bound for every packing.
+    bound_bytes: int
+    #: Whether it is proven that no packing needs less memory. If not, the search ended first.
+    packing_converged: bool
+    #: The steps that the packer took.
+    steps: int
+    #: The first request that the policy cannot serve in the memory of the packing; null if it serves all.
+    first_excess: SimulatedFirstExcess | None
+
+
+class ReportSimulatedDevice(TypedDict):
+    """A device's run under a policy."""
+
+    #: The device.
+    device: int
+    #: The number of entries in the simulated trace, which entries below refer to.
+    entries: int
+    #: The run in a sentence or two.
+    what_happened: str
+    #: Whether every request was served.
+    fits: bool
+    #: The event of the program at which the run ran out of memory; for a recording, its entry. Null if it did not.
+    fails_at: int | None
+    #: The memory that the policy had; null if it was not limited.
+    capacity_bytes: int | None
+    #: The peak of allocated memory.
+    peak_allocated_bytes: int
+    #: The peak of active memory: allocated, or freed but still used by another stream.
+    peak_active_bytes: int
+    #: The peak of reserved memory.
+    peak_reserved_bytes: int
+    #: The first entry after which allocated memory is at its peak; null if before the first.
+    peak_allocated_entry: int | None
+    #: Of the entries after which reserved memory is at its peak, the first with the most allocated.
+    peak_reserved_entry: int | None
+    #: `num_alloc_retries`.
+    retries: int
+    #: The number of driver calls.
+    driver_calls: int
+    #: What those calls cost.
+    driver_us: int
+    #: The comparison with the best packing; null with `bounds=0`.
+    packing: SimulatedCompared | None
+    #: Memory over time.
+    curves: ReportDrawn
+    #: Events worth seeing.
+    markers: list[ReportMarked]
+    #: The annotated phases, or the steps of a workload.
+    phases: list[ReportSpan]
+    #: Up to 50 holders that hold the most when allocated memory peaks.
+    holders_at_peak: list[ReportHeld]
+    #: The live blocks when allocated memory peaks, by kind, the most bytes first.
+    holders_by_kind: list[ReportKind]
+    #: What to know before trusting the curves.
+    notes: list[str]
+
+
 class DiffInput(TypedDict):
     #: The file.
     file: str
@@ -1358,7 +1481,7 @@ class StatsDevice(TypedDict):
     device: int
     #: The number of entries in its trace.
     entries: int
-    #: With `--steps`: the annotation that ends a step.
+    #: With `steps`: the annotation that ends a step.
     steps_marked_by: str | None
     #: The number of steps that ended before the first entry.
     lost_steps: int
@@ -1379,6 +1502,64 @@ class StatsMissing(TypedDict):
     device: int
     #: Why.
     reason: str
+
+
+class StatsRun(TypedDict):
+    """How a run under a policy went."""
+
+    #: Whether every request was served.
+    fits: bool
+    #: The first request that was refused, which ends the run; null if none was.
+    fails_at: int | None
+    #: Peak of allocated memory.
+    peak_allocated_bytes: int
+    #: Peak of reserved memory.
+    peak_reserved_bytes: int
+    #: `num_alloc_retries`.
+    retries: int
+    #: Driver calls.
+    driver_calls: int
+    #: The cost of these calls.
+    driver_ns: int
+    #: The comparison with the best packing; null with `bounds=0`.
+    packing: SimulatedCompared | None
+
+
+class StatsClass(TypedDict):
+    """The buffers of one phase, one class of sizes and one class of lifetimes."""
+
+    #: Where they are requested: `setup`, `steps`, `end`, or `unknown` if no steps are known.
+    phase: str
+    #: Their sizes are above this.
+    above_bytes: int
+    #: Their sizes are at most this; null in the class of the largest.
+    up_to_bytes: int | None
+    #: When they are freed: `before-the-next-request`, `up-to-10-requests`, `up-to-100-requests`, `up-to-1000-requests` or `more-requests`
+    #: in the same step, `next-step`, `later-step`, or `kept`.
+    lifetime: str
+    #: Their number.
+    requests: int
+    #: Their bytes, as requested.
+    bytes: int
+    #: The part of these bytes that is live at the peak.
+    at_peak_bytes: int
+
+
+class StatsProgram(TypedDict):
+    """The lifetimes on a device."""
+
+    #: The device.
+    device: int
+    #: The number of steps.
+    steps: int
+    #: `marks` (the program or its annotations mark them), `repetition` (its requests repeat) or `nothing`.
+    steps_from: str
+    #: The first event with the most live bytes; for a recording, the entry.
+    peak_at: int
+    #: The most live bytes, as requested.
+    peak_live_bytes: int
+    #: The classes that have buffers.
+    classes: list[StatsClass]
 
 
 class ReplayLost(TypedDict):
@@ -1521,6 +1702,133 @@ class ExportDevice(TypedDict):
     device_errors: int
 
 
+class ExportSimulatedDevice(TypedDict):
+    #: The device.
+    device: int
+    #: The number of entries in its new trace.
+    entries: int
+    #: Whether every request was served.
+    fits: bool
+    #: The event at which the run ran out of memory; null if it did not.
+    fails_at_event: int | None
+    #: `num_alloc_retries`.
+    retries: int
+    #: Peak of allocated memory.
+    peak_allocated_bytes: int
+    #: Peak of reserved memory.
+    peak_reserved_bytes: int
+
+
+class SweepNext(TypedDict):
+    """Why the next batch does not fit."""
+
+    #: The reason.
+    why: Literal["states", "load", "stranded", "fault", "not-tried"]
+    #: `states`: these bytes alone are more than there is.
+    state_bytes: NotRequired[int]
+    #: The batch.
+    batch: NotRequired[int]
+    #: `load`: its live bytes.
+    load_bytes: NotRequired[int]
+    #: `stranded`: the request that fails.
+    asked_bytes: NotRequired[int]
+    #: `stranded`: live bytes then.
+    live_bytes: NotRequired[int]
+    #: `stranded`: reserved bytes then.
+    reserved_bytes: NotRequired[int]
+    #: `fault`: what the policy did wrong.
+    reason: NotRequired[str]
+
+
+class SweepBatchPoint(TypedDict):
+    """A combination."""
+
+    #: The training as given.
+    workload: str
+    #: The model's parameters.
+    parameters: int
+    #: Training steps.
+    steps: int
+    #: The bytes of parameters, gradients and optimizer states.
+    state_bytes: int
+    #: The device's memory.
+    device_bytes: int
+    #: The device's memory without the context.
+    usable_bytes: int
+    #: The policy.
+    policy: str
+    #: The largest batch tried that fits; 0 if none does.
+    batch: int
+    #: Reserved with that batch.
+    reserved_bytes: int
+    #: Live at once with that batch.
+    load_bytes: int
+    #: A smaller batch that does not fit.
+    fails_below_batch: int | None
+    #: The largest batch whose live bytes fit.
+    bound_batch: int
+    #: Live at once with that batch.
+    bound_load_bytes: int
+    #: The number of runs simulated.
+    runs: int
+    #: Why the next batch does not fit.
+    next: SweepNext
+
+
+class SweepListedWorkload(TypedDict):
+    #: The workload's name.
+    name: str
+    #: What it is.
+    says: str
+    #: The description that generates it.
+    description: str
+
+
+class SweepGenerator(TypedDict):
+    #: The generator's name.
+    name: str
+    #: The options of its descriptions.
+    options: list[str] | None
+
+
+class SweepTaken(TypedDict):
+    #: The key.
+    key: str
+    #: What it sets.
+    says: str
+    #: The default value; empty if it is not one of the values.
+    usual: str
+    #: The values; empty if there are too many to list.
+    values: list[str]
+    #: The accepted values in words: their range, or all of them.
+    accepts: str
+
+
+class SweepListedPolicy(TypedDict):
+    #: The policy's name.
+    name: str
+    #: What it does.
+    says: str
+    #: Where it comes from.
+    source: str
+    #: Whether `all` of `sweep` includes it.
+    is_among_all: bool
+    #: Whether only one thread at a time may use the GPU under PyTorch (`serial=True`).
+    needs_serial_work: bool
+    #: How PyTorch can use it: `default`, `setting` (`PYTORCH_CUDA_ALLOC_CONF`), `release` (a different one of PyTorch), `enable`
+    #: (`parkade.enable`) or `simulator` (not).
+    under_pytorch: Literal["default", "setting", "release", "enable", "simulator"]
+    #: What its name takes as `key=value`.
+    parameters: list[SweepTaken]
+
+
+class SweepModel(TypedDict):
+    #: The model's name.
+    name: str
+    #: What it does.
+    says: str
+
+
 class InfoProcess(TypedDict):
     #: The process id.
     pid: int
@@ -1559,3 +1867,278 @@ class InfoDevice(TypedDict):
     processes: list[InfoProcess] | None
     #: Why the processes are unknown.
     processes_error: str | None
+
+
+class SweepKept(TypedDict):
+    #: The file.
+    file: str
+    #: How many rows of the file are kept.
+    rows: int
+
+
+class SweepOverlap(TypedDict):
+    """`{"jobs": 11, "differ": 2, "kept": [{"file": "a.jsonl", "rows": 2}]}`."""
+
+    #: How many such jobs there are.
+    jobs: int
+    #: How many of them have different numbers.
+    differ: int
+    #: The rows kept of these jobs.
+    kept: list[SweepKept]
+
+
+class SweepMean(TypedDict):
+    """An interval over one seed has infinite ends, which become null."""
+
+    #: The mean.
+    mean: float
+    #: The smallest value, or the lower end of the interval.
+    low: float
+    #: The largest value, or the upper end of the interval.
+    high: float
+    #: The number of values.
+    n: int
+
+
+class SweepBounds(TypedDict):
+    #: The workload.
+    workload: str
+    #: A lower bound: each private pool is counted at its peak live bytes so far until it is dropped.
+    load_with_pools_over_load: SweepMean | None
+    #: Not a bound: the memory that an ideal allocator needs if it remaps pages of 2 MiB at will.
+    page_ideal_over_load: SweepMean | None
+    #: Whether it is proven that this ideal allocator needs no less; if not, the packing of its small buffers ran out of steps (`bounds`),
+    #: or pages cannot be shared so well.
+    page_ideal_converged: bool | None
+    #: Not a bound: the best offline packing found.
+    packing_over_load: SweepMean | None
+    #: Whether it is proven that no packing needs less; if not, the search ran out of steps (`bounds`).
+    packing_converged: bool | None
+
+
+class SweepPlanned(TypedDict):
+    #: The workload's name.
+    name: str
+    #: The number of seeds that are run.
+    seeds: int
+    #: The hash of a workload that comes from a file.
+    hash: NotRequired[str]
+
+
+class SweepPlan(TypedDict):
+    """What was asked for."""
+
+    #: The workloads.
+    workloads: list[SweepPlanned]
+    #: The policies.
+    policies: list[str]
+    #: The capacities.
+    capacities: list[str]
+    #: The address model.
+    addresses: str
+    #: The number of LOADs reserved before each program.
+    preallocate: NotRequired[str]
+    #: The part of LOAD to within which the smallest memory is found.
+    precision: str
+
+
+class SweepOthers(TypedDict):
+    #: The geometric mean.
+    mean: float | None
+    #: The outlier's share of the excess, in logarithms.
+    share: float | None
+
+
+class SweepVersus(TypedDict):
+    #: Memory over the baseline's.
+    ratio: SweepMean | None
+    #: The number of workloads that need less.
+    less: int
+    #: The number that need as much.
+    same: int
+    #: How many need more.
+    more: int
+
+
+class SweepDriver(TypedDict):
+    #: The calls for each step, where steps are known.
+    calls_per_step: SweepMean | None
+    #: The cost of the calls for each step.
+    ns_per_step: SweepMean | None
+    #: The share of the cost that falls in the later half.
+    later_share: SweepMean | None
+    #: How long calls waited for the device, where workloads say how long work takes.
+    waited_ns: SweepMean | None
+    #: Calls that return only when work of the device is done.
+    waiting_calls: SweepMean | None
+
+
+class SweepOverSeeds(TypedDict):
+    #: Memory over the baseline's, with its 95 % interval.
+    ratio: SweepMean | None
+    #: The number of seeds that need less.
+    less: int
+    #: The number that need as much.
+    same: int
+    #: How many need more.
+    more: int
+    #: The matched-pairs rank-biserial effect; -1 is never more.
+    effect: float
+    #: The p value of Wilcoxon's signed-rank test over the seeds.
+    p: float
+    #: The p value corrected for all comparisons of the sweep.
+    p_holm: float
+    #: Whether it was computed exactly.
+    p_is_exact: bool
+
+
+class SweepOwnDriver(TypedDict):
+    #: The calls for each step; null if the steps are not known.
+    calls_per_step: SweepMean | None
+    #: The cost of the calls for each step.
+    ns_per_step: SweepMean | None
+    #: The calls for each step of the later half; null with fewer than two steps.
+    later_calls_per_step: SweepMean | None
+    #: The cost of those calls for each step.
+    later_ns_per_step: SweepMean | None
+    #: The share of the cost that falls in the later half.
+    later_share: SweepMean | None
+    #: How long calls waited; null if the workload does not say how long its work takes.
+    waited_ns: SweepMean | None
+    #: Calls that return only when work of the device is done.
+    waiting_calls: SweepMean
+
+
+class SweepFirstExcess(TypedDict):
+    """The first request that a policy cannot serve in the memory of the offline packing; `parkade stats --policy` lists the blocks."""
+
+    #: The event that requests it.
+    event: int
+    #: The requested bytes.
+    requested_bytes: int
+    #: The bytes that the policy has reserved then.
+    reserved_bytes: int
+    #: The number of live blocks that are in the way.
+    blocks_in_the_way: int
+    #: The bytes of these blocks.
+    bytes_in_the_way: int
+
+
+class SweepWorkload(TypedDict):
+    #: The workload's name.
+    workload: str
+    #: The smallest memory over LOAD.
+    memory_over_load: SweepMean | None
+    #: The number of runs that ended with a fault. If there are any, the figures are null.
+    faults: int
+    #: The number of searches that were not monotone.
+    not_monotone: int
+    #: The comparison with the baseline over the seeds; null with one seed and for the baseline itself.
+    versus_baseline: SweepOverSeeds | None
+    #: What the driver's calls cost in each capacity.
+    driver_ns: dict[str, SweepMean | None]
+    #: The driver's work over the run in each capacity; null if the workload does not fit.
+    driver: dict[str, SweepOwnDriver | None]
+    #: The first request, with the first seed, that the policy cannot serve in the memory of the offline packing; null if it serves all, or
+    #: without a packing.
+    first_excess: SweepFirstExcess | None
+
+
+class SweepPolicy(TypedDict):
+    #: The policy's name.
+    policy: str
+    #: How PyTorch can use it, as in `sweep --list`.
+    under_pytorch: Literal["default", "setting", "release", "enable", "simulator"]
+    #: The line that makes PyTorch use it; null if there is none, or if it needs none.
+    line: str | None
+    #: The smallest memory over LOAD.
+    memory_over_load: SweepMean | None
+    #: `memory_over_load` without the outlier.
+    without_outlier: SweepOthers | None
+    #: The memory that a program needs to allocate only 64 buffers of 16 MiB, over their sum; a value above 1 is due to the policy's design.
+    equal_buffers_over_load: float | None
+    #: The comparison with the baseline; null for the baseline itself.
+    versus_baseline: SweepVersus | None
+    #: The number of runs that ended with a fault: the policy gave an answer that it must not give, or the device failed. If there are any,
+    #: all figures are null.
+    faults: int
+    #: The share of programs that fit in each capacity; empty if there is a fault.
+    fits: dict[str, float]
+    #: What the driver's calls cost in each capacity.
+    driver_ns: dict[str, SweepMean | None]
+    #: The driver's work over the run in each capacity, over the workloads that fit.
+    driver: dict[str, SweepDriver]
+    #: Each workload.
+    workloads: list[SweepWorkload]
+
+
+class SweepVersusReference(TypedDict):
+    #: Memory over the reference's.
+    ratio: SweepMean | None
+    #: The number of cases that need less.
+    less: int
+    #: The number that need as much.
+    same: int
+    #: How many need more.
+    more: int
+
+
+class SweepValue(TypedDict):
+    #: The value.
+    value: str
+    #: The smallest memory over LOAD, over the cases.
+    memory_over_load: SweepMean | None
+    #: What the driver's calls cost with plenty of memory, over the cases.
+    driver_ns: SweepMean | None
+    #: The comparison with the reference over all cases; null for the reference itself.
+    versus_reference: SweepVersusReference | None
+    #: The same over the seeds of the workloads with the most seeds; null with one seed.
+    over_seeds: SweepOverSeeds | None
+    #: The number of runs that ended with a fault. If there are any, the figures are null.
+    faults: int
+
+
+class SweepParameter(TypedDict):
+    #: The policy's name without parameters.
+    policy: str
+    #: The parameter's key.
+    parameter: str
+    #: The value that the others are compared with: the default, or the first value if the default is not in the sweep.
+    reference: str
+    #: Whether that value is the default.
+    is_default: bool
+    #: The number of cases: a workload under a combination of the other parameters, if it fits with every value that fits at all.
+    cases: int
+    #: The values.
+    values: list[SweepValue]
+
+
+class SweepSummary(TypedDict):
+    #: How many rows each build made. Policies have different builds: the last part is a hash of the policy's own sources.
+    programs: dict[str, int]
+    #: Whether different builds made rows that are compared: rows of one policy, or with a different core.
+    mixed: bool
+    #: The jobs that several files have from different builds.
+    overlap: SweepOverlap
+    #: The first fault of each policy that broke, in a sentence.
+    faults: list[str]
+    #: The number of searches that found that a program fits but fails with a little more.
+    not_monotone: int
+    #: The minimum that each workload needs, and what ideal allocators need for it.
+    bounds: list[SweepBounds]
+    #: What was asked for.
+    plan: SweepPlan
+    #: The least p value, after the correction, that any comparison over the seeds can reach; null without comparisons.
+    least_p: float | None
+    #: The number of rows.
+    jobs: int
+    #: The policy that the others are compared with.
+    baseline: str
+    #: The workload that contributes the most to the excess over LOAD; null if there is no excess or only one workload.
+    outlier: str | None
+    #: Each policy.
+    policies: list[SweepPolicy]
+    #: Each parameter of a policy whose values the sweep varies, while all combinations of the others stay the same.
+    parameters: list[SweepParameter]
+    #: The least p value, after the correction, that a comparison of parameters over the seeds can reach; null without comparisons.
+    least_p_of_parameters: float | None

@@ -171,11 +171,17 @@ class _TooLong(Exception):
 
 
 def _of_snapshot(path: str, error: BaseException) -> list[str]:
-    """Returns lines: why the program died, what `advise` answers, and how to make the page."""
-    from ._commands import advise
+    """Returns lines: why the program died, what `advise` answers, and the commands that show everything and make the
+    page.
+    """
+    from ._inputs import File
+    from ._run import run
 
     page = os.path.splitext(path)[0] + ".html"
-    open_it = f"page   parkade report {shlex.quote(path)} -o {shlex.quote(page)}"
+    more = [
+        f"all    parkade advise {shlex.quote(path)} --all",
+        f"page   parkade report {shlex.quote(path)} -o {shlex.quote(page)}",
+    ]
     begun = time.monotonic()
 
     def in_time(*_: object) -> None:
@@ -187,15 +193,16 @@ def _of_snapshot(path: str, error: BaseException) -> list[str]:
     processors = max(1, (os.cpu_count() or 1) // (int(here) if here.isdigit() and int(here) else 1))
     said: list[str] = []
     try:
-        found = advise(path, progress=in_time, threads=processors)
+        # Options stay as they are, for the commands below the answer.
+        answer = run(["advise", "--json"], [File(path, path)], progress=in_time, threads=processors)
         # CUDA or one of its libraries ran out of memory, which PyTorch's history does not have.
-        said += [] if found.cause else _of_message(error)
-        said += str(found).splitlines()
+        said += [] if answer.object().get("cause") else _of_message(error)
+        said += answer.text.splitlines()
     except (_TooLong, KeyboardInterrupt):
         said.append(f"the search for a remedy took too long; to repeat it, run: parkade advise {shlex.quote(path)}")
     except Exception as error:
         said.append(f"parkade could not determine what helps: {_words(error)}")
-    return [*said, open_it]
+    return [*said, *more]
 
 
 def _of_message(error: BaseException) -> list[str]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 _T = TypeVar("_T")
 
+#: The outcomes in words.
+_OUTCOMES = {"fits": "fits", "gets_past": "gets past", "does_not_fit": "does not fit", "unknown": "may fit"}
 #: The variable that has the settings of PyTorch's allocator.
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -66,14 +68,36 @@ class Result(_Record):
         return self.html or f"<pre>{escape(str(self))}</pre>"
 
 
-class _Shown(Result):
-    """A result about a recorded run, or about the same program under a policy."""
+class _OfRecordedRun(Result):
+    """A result about a recorded run. With a policy, the function returns a result about a simulation instead."""
+
+    #: A simulation has the name of its policy here.
+    policy: ClassVar[None] = None
+
+
+@dataclass(frozen=True, repr=False)
+class _Drawn(Result):
+    """A result with a picture."""
+
+    #: The picture of memory over time.
+    svg: str = field(default="")
+    #: The page that was written.
+    output: str | None = None
+
+    def _repr_html_(self) -> str:
+        report: Any = self
+        return _html.report(report)
+
+
+class _Sampled(Result):
+    """A result with states of the allocator."""
 
     @property
-    def policy(self) -> str | None:
-        """The policy of the simulation, which `data` describes; None if the recorded run is shown."""
-        found: str | None = self.data.get("policy")
-        return found
+    def memory_stats(self) -> dict[str, int]:
+        """`torch.cuda.memory_stats()` of the first device at the last requested entry; empty without a trace."""
+        stats: Any = self
+        moments = stats.devices[0]["moments"] if stats.devices else []
+        return dict(moments[-1]["memory_stats"]) if moments else {}
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,8 +133,22 @@ class Option(_fields.OptionFields, _Record):
 class Advice(_fields.AdviceFields, Result):
     """The result of `advise`. If the file has no trace, only what was held when it was written: `data["held"]`."""
 
-    _shown = ("file", "verdict", "outcome", "line")
     __hash__ = _hash
+
+    def __repr__(self) -> str:
+        cause = (self.verdict or self.outcome).replace("_", " ")
+        return f"Advice({os.path.basename(self.file)!r}: {', '.join([cause, *self._what_helps()])})"
+
+    def _what_helps(self) -> list[str]:
+        """Returns what to try first and its outcome, and how many similar runs it completed."""
+        if self.verdict == "fits" or self.line is None:
+            return ["no settings help"] if self.outcome == "does_not_fit" else []
+        first = next((remedy for remedy in self.remedies if remedy["line"] == self.line), None)
+        outcome = self.outcome if first is None else first["outcome"]
+        helps = [f"{self.line.removeprefix(f'export {VARIABLE}=')} {_OUTCOMES[outcome]}"]
+        if first is not None and (base := first["completes_base"]):
+            helps.append(f"{base['completed']} of {base['runs']} similar runs completed")
+        return helps
 
     @property
     def line(self) -> str | None:
@@ -180,19 +218,19 @@ class Diagnosis(_fields.DiagnosisFields, Result):
 
 
 @dataclass(frozen=True, repr=False)
-class Report(_fields.ReportFields, _Shown):
+class Report(_fields.ReportFields, _Drawn, _OfRecordedRun):
     """The result of `report`."""
 
     _shown = ("file", "output")
     __hash__ = _hash
 
-    #: The picture of memory over time.
-    svg: str = field(default="")
-    #: The page that was written.
-    output: str | None = None
 
-    def _repr_html_(self) -> str:
-        return _html.report(self)
+@dataclass(frozen=True, repr=False)
+class SimulatedReport(_fields.SimulatedReportFields, _Drawn):
+    """The result of `report` with a policy."""
+
+    _shown = ("file", "policy", "output")
+    __hash__ = _hash
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,27 +245,37 @@ class Difference(_fields.DifferenceFields, Result):
 
 
 @dataclass(frozen=True, repr=False)
-class Stats(_fields.StatsFields, _Shown):
+class Stats(_fields.StatsFields, _Sampled, _OfRecordedRun):
     """The result of `stats`."""
 
     _shown = ("file", "settings", "mismatches")
     __hash__ = _hash
 
-    @property
-    def runs(self) -> list[Object]:
-        """With a policy, how the run of each device went (docs/json.md, stats --policy)."""
-        return list(self.data.get("runs", []))
+
+@dataclass(frozen=True, repr=False)
+class SimulatedStats(_fields.SimulatedStatsFields, _Sampled):
+    """The result of `stats` with a policy."""
+
+    _shown = ("file", "policy", "fits", "peak_reserved_bytes")
+    __hash__ = _hash
 
     @property
-    def lifetimes(self) -> list[Object]:
-        """With `lifetimes=True`, how long the buffers of each device live (docs/json.md, stats --lifetimes)."""
-        return list(self.data.get("lifetimes", []))
+    def fits(self) -> bool:
+        """Whether every request on every device was served."""
+        return all(run["fits"] for run in self.runs)
 
     @property
-    def memory_stats(self) -> dict[str, int]:
-        """`torch.cuda.memory_stats()` of the first device at the last requested entry; empty without a trace."""
-        moments = self.devices[0]["moments"] if self.devices else []
-        return dict(moments[-1]["memory_stats"]) if moments else {}
+    def peak_reserved_bytes(self) -> int:
+        """The peak of reserved memory; with several devices, the highest."""
+        return max((run["peak_reserved_bytes"] for run in self.runs), default=0)
+
+
+@dataclass(frozen=True, repr=False)
+class Lifetimes(_fields.LifetimesFields, Result):
+    """The result of `stats` with `lifetimes=True`."""
+
+    _shown = ("file", "program")
+    __hash__ = _hash
 
 
 @dataclass(frozen=True, repr=False)
@@ -248,11 +296,39 @@ class Replay(_fields.ReplayFields, Result):
 
 
 @dataclass(frozen=True, repr=False)
-class Export(_fields.ExportFields, _Shown):
-    """The file that `export` wrote."""
+class Export(_fields.ExportFields, _OfRecordedRun):
+    """The result of `export`: the file that was written."""
 
     _shown = ("file", "output", "settings")
     __hash__ = _hash
+
+
+@dataclass(frozen=True, repr=False)
+class SimulatedExport(_fields.SimulatedExportFields, Result):
+    """The result of `export` with a policy, or of the requests of a workload."""
+
+    _shown = ("file", "output", "policy")
+    __hash__ = _hash
+
+
+@dataclass(frozen=True, repr=False)
+class LargestBatches(_fields.LargestBatchesFields, Result):
+    """The result of `largest_batch`."""
+
+    __hash__ = _hash
+
+    def __repr__(self) -> str:
+        return f"LargestBatches(points={len(self.points)}, most_batch={self.most_batch})"
+
+
+@dataclass(frozen=True, repr=False)
+class Catalogue(_fields.CatalogueFields, Result):
+    """The names that `sweep` accepts."""
+
+    __hash__ = _hash
+
+    def __repr__(self) -> str:
+        return f"Catalogue(workloads={len(self.workloads)}, policies={len(self.policies)})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -265,9 +341,23 @@ class Info(_fields.InfoFields, Result):
         return f"Info(source={self.source!r}, driver={self.driver!r}, devices={len(self.devices)})"
 
 
-def made(kind: type[_T], data: Object, answer: Answer) -> _T:
-    """Returns the result of this type for a command's JSON object."""
-    return _of(kind, {**data, "exit_code": answer.exit_code, "data": data, "text": answer.text, "html": answer.html})
+def is_of_log(found: Object) -> bool:
+    """Whether the object is what `diagnose` finds in a log, and not in a recording."""
+    return "devices" not in found
+
+
+def log_refusal(path: str) -> str:
+    """Returns why a log is not diagnosed as a recording."""
+    return f"{path} is a log: parkade.diagnose(message={path!r}) explains the out-of-memory messages in it"
+
+
+def made(kind: type[_T], data: Object, answer: Answer, **more: Any) -> _T:
+    """Returns the result of this type for a command's JSON object, with `more` fields. Its texts name arguments; `data`
+    stays as it is.
+    """
+    words = answer.words
+    own = {"exit_code": answer.exit_code, "data": data, "text": words(answer.text), "html": words(answer.html)}
+    return _of(kind, {**answer.in_arguments(data), **own, **more})
 
 
 def _of(kind: type[_T], data: Object) -> _T:

@@ -13,6 +13,7 @@ from . import _parkade
 from ._errors import Error, UsageError
 from ._inputs import File
 from ._progress import Progress, shown
+from ._words import Words, everywhere, is_switch
 
 #: A number of bytes, such as 12e9, or text such as "12GiB".
 Size = int | float | str
@@ -22,60 +23,33 @@ Settings = str | Mapping[str, object]
 Device = int | str | object
 _T = TypeVar("_T")
 
-#: Options of the commands and the arguments that stand for them, which error messages name.
-_FLAGS = {
-    "--force": "force=True",
-    "--lifetimes": "lifetimes=True",
-    "--only": "only=True",
-    "--stop-at-oom": "stop_at_oom=True",
-}
-_OPTIONS = [
-    "blocks",
-    "bounds",
-    "capacity",
-    "device",
-    "entry",
-    "every",
-    "fail-above",
-    "format",
-    "limit",
-    "message",
-    "output",
-    "policy",
-    "profile",
-    "recorded-limit",
-    "settings",
-    "steps",
-    "workload",
-    "workloads",
-    "policies",
-    "capacities",
-    "seeds",
-    "prealloc",
-    "addresses",
-]
-
 
 class Answer:
-    """What a command printed."""
+    """What a command printed with `--json`."""
 
-    def __init__(self, printed: bytes, remarks: Sequence[str], exit_code: int, text: str = "", html: str = "") -> None:
+    def __init__(
+        self, printed: bytes, exit_code: int = 0, text: str = "", html: str = "", words: Words | None = None
+    ) -> None:
         self.printed = printed
-        self.remarks = tuple(remarks)
         self.exit_code = exit_code
         #: The command's output without `--json`, and the same as HTML.
         self.text = text
         self.html = html
+        self.words = words or Words()
 
-    def object(self, files: Sequence[File]) -> dict[str, Any]:
-        """Returns the JSON object. Names of temporary files in it are replaced with the names of the arguments."""
+    def object(self) -> dict[str, Any]:
+        """Returns the JSON object, with the names of the recordings."""
         found: dict[str, Any] = json.loads(self.printed)
         if "error" in found and "file" in found:
-            said = _as_arguments(_named(str(found["error"]), files))
+            said = self.words(str(found["error"]))
             # A command with several files reports the error for each file, as `VerifyError::GivenSettings`.
             raise (UsageError if re.match(r'the settings ".*" are refused: ', said) else Error)(said)
-        temporary = [file for file in files if file.path != file.name]
-        return {key: _renamed(value, temporary) for key, value in found.items()} if temporary else found
+        is_renamed = any(file.path != file.name for file in self.words.files)
+        return everywhere(found, self.words.named) if is_renamed else found
+
+    def in_arguments(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Returns the object with arguments in place of options in its texts."""
+        return everywhere(found, self.words) if b"--" in self.printed else found
 
 
 def run(
@@ -87,24 +61,27 @@ def run(
     with_text: bool = True,
 ) -> Answer:
     """Runs `parkade` with these arguments, followed by the files. `with_text` also makes the text and HTML output."""
+    words = Words(arguments, files)
     whole = ["parkade", *arguments, *(["--", *(file.path for file in files)] if files else [])]
+    if threads is not None:
+        at_least_one("threads", threads)
 
     def work() -> Answer:
-        printed, remarks, exit_code, text, html = _parkade.run(whole, told, threads, with_text)
-        return Answer(printed, remarks, exit_code, _named(text.rstrip("\n"), files), _named(html, files))
+        printed, exit_code, text, html = _parkade.run(whole, told, threads, with_text)
+        return Answer(printed, exit_code, words.named(text.rstrip("\n")), words.named(html), words)
 
     with shown(progress) as told:
-        return call(work, files)
+        return call(work, words)
 
 
-def call(work: Callable[[], _T], files: Sequence[File] = ()) -> _T:
+def call(work: Callable[[], _T], words: Words) -> _T:
     """Calls the extension module, and raises the package's exceptions instead of the module's."""
     try:
         return work()
     except _parkade.UsageError as error:
-        raise UsageError(_as_arguments(_named(str(error), files))) from None
+        raise UsageError(words(str(error))) from None
     except _parkade.CommandError as error:
-        raise Error(_as_arguments(_named(str(error), files))) from None
+        raise Error(words(str(error))) from None
 
 
 def options(**given: Any) -> list[str]:
@@ -114,23 +91,21 @@ def options(**given: Any) -> list[str]:
         option = f"--{name.replace('_', '-')}"
         if value is None or value is False:
             continue
-        if value is True:
+        if value is True and is_switch(name):
             arguments.append(option)
-        elif name == "device":
-            arguments.append(f"{option}={device_number(value)}")
-        elif name == "settings" and isinstance(value, Mapping):
-            arguments.append(f"{option}={settings_text(value)}")
-        elif isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable):
-            arguments.append(f"{option}={_text(name, value)}")
-        elif isinstance(value, Mapping):
-            raise TypeError(f"{name} must be text, a number or a list of them, not a dictionary")
         else:
-            each = (
-                settings_text(item) if name == "settings" and isinstance(item, Mapping) else _text(name, item)
-                for item in value
-            )
-            arguments.extend(f"{option}={text}" for text in each)
+            is_one = isinstance(value, (str, os.PathLike, Mapping)) or not isinstance(value, Iterable)
+            arguments.extend(f"{option}={_text(name, item)}" for item in ([value] if is_one else value))
     return arguments
+
+
+def listed(name: str, given: Any) -> list[Any]:
+    """Returns one path, text or factor, or several, as a list."""
+    if isinstance(given, (str, os.PathLike, float)):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be text, a path or a list of them, not {given!r} ({type(given).__name__})")
+    return list(given)
 
 
 def size_bytes(name: str, size: Size) -> int:
@@ -148,6 +123,8 @@ def settings_text(settings: Settings) -> str:
     """
     if isinstance(settings, str):
         return settings
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"settings must be text or a dictionary, not {settings!r} ({type(settings).__name__})")
     for key, value in settings.items():
         if not isinstance(key, str) or not isinstance(value, (str, int, float)):
             raise TypeError(f"settings map names to text or numbers, and {key!r} is mapped to {value!r}")
@@ -156,58 +133,38 @@ def settings_text(settings: Settings) -> str:
 
 def device_number(device: Device) -> int:
     """Returns the number of a device."""
-    if not isinstance(device, bool):
-        try:
-            return operator.index(device)  # type: ignore[arg-type]
-        except TypeError:
-            pass
-    # The text of a `torch.device` looks like "cuda:0".
+    # The text of a `torch.device` looks like "cuda:0", and that of a number of numpy like 0.
     found = re.fullmatch(r"(?:cuda|hip)(?::(\d+))?|(\d+)", str(device))
-    if found is None or isinstance(device, bool):
+    if found is None:
         raise UsageError(f"device must be a number such as 0 or a device such as 'cuda:0', not {device!r}")
     return int(found[1] or found[2] or 0)
 
 
 def _text(name: str, value: Any) -> str:
+    if name == "settings":
+        return settings_text(value)
+    if name == "device":
+        return str(device_number(value))
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     if isinstance(value, str):
         return value
+    whole = _whole(name, value, "text or a whole number")
+    if whole < 0:
+        raise UsageError(f"{name}={whole}: it must not be negative")
+    return str(whole)
+
+
+def at_least_one(name: str, value: Any) -> None:
+    """Raises unless the value is a whole number above 0."""
+    if _whole(name, value, "a whole number") < 1:
+        raise UsageError(f"{name}={value}: it must be at least 1")
+
+
+def _whole(name: str, value: Any, kind: str) -> int:
+    """Returns a whole number, such as 12e9 or a number of numpy."""
     if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    try:
-        return str(operator.index(value))
-    except TypeError:
-        raise TypeError(f"{name} must be text or a whole number, not {value!r} ({type(value).__name__})") from None
-
-
-def _as_arguments(text: str) -> str:
-    """Returns a command's error message with arguments of functions in place of options, except in command lines that
-    the user is to run.
-    """
-
-    def argument(found: re.Match[str]) -> str:
-        flag = found[0]
-        return _FLAGS.get(flag) or (f"{flag[2:].replace('-', '_')}=" if flag[2:] in _OPTIONS else flag)
-
-    parts = re.split(r"(`[^`]*`|\bparkade [a-z]+ [^;\n]*)", text)
-    return "".join(
-        part if at % 2 else re.sub(r"(?<![\w-])--[a-z][a-z-]*", argument, part) for at, part in enumerate(parts)
-    )
-
-
-def _named(text: str, files: Sequence[File]) -> str:
-    for file in files:
-        text = file.named(text)
-    return text
-
-
-def _renamed(value: Any, files: Sequence[File]) -> Any:
-    """Returns the value with the names of temporary files replaced in all texts."""
-    if isinstance(value, str):
-        return _named(value, files)
-    if isinstance(value, list):
-        return [_renamed(item, files) for item in value]
-    if isinstance(value, dict):
-        return {key: _renamed(item, files) for key, item in value.items()}
-    return value
+        return int(value)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be {kind}, not {value!r} ({type(value).__name__})")
+    return operator.index(value)

@@ -72,10 +72,11 @@ def _recorded(item: pytest.Item, mark: pytest.Mark, runs: Callable[[], None]) ->
     if getattr(item, "_excinfo", None):
         _explain(item, path)
     else:
-        _check(path, before, bounds)
+        _check(path, before, list(bounds.values()))
 
 
-def _bounds(mark: pytest.Mark) -> list[str]:
+def _bounds(mark: pytest.Mark) -> dict[str, Any]:
+    """Returns the bounds on the peak by the arguments that set them."""
     unknown = set(mark.kwargs) - _ARGUMENTS
     if mark.args or unknown:
         wrong = ", ".join(sorted(unknown)) or "without a name"
@@ -91,23 +92,24 @@ def _bounds(mark: pytest.Mark) -> list[str]:
         raise pytest.UsageError(
             "@pytest.mark.parkade has nothing to check: add limit='14GiB' or before='a recording.pickle'"
         )
-    bounds = [] if limit is None else [limit]
-    return bounds if before is None else [*bounds, str(mark.kwargs.get("growth", "0%"))]
+    bounds = {"limit": limit, "growth": None if before is None else str(mark.kwargs.get("growth", "0%"))}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
-def _check_arguments(bounds: list[Any], before: Any | None) -> None:
+def _check_arguments(bounds: dict[str, Any], before: Any | None) -> None:
     """Raises if the arguments are wrong, before the test runs, which may take long."""
     from ._errors import Error, UsageError
     from ._inputs import as_file
     from ._run import options, run
 
-    try:
-        # The command reads the bounds before it reads files.
-        run(["diff", *options(fail_above=bounds), "--", os.devnull])
-    except (UsageError, TypeError) as error:
-        raise pytest.UsageError(f"@pytest.mark.parkade: {error}") from None
-    except Error:
-        pass
+    for name, bound in bounds.items():
+        try:
+            # The command reads the bounds before it reads files.
+            run(["diff", *options(fail_above=bound), "--", os.devnull, os.devnull])
+        except (UsageError, TypeError) as error:
+            raise pytest.UsageError(f"@pytest.mark.parkade: {str(error).replace('fail_above', name)}") from None
+        except Error:
+            pass
     if before is not None:
         try:
             with as_file(os.fspath(before)):
@@ -135,15 +137,15 @@ def _check(path: str, before: Any | None, bounds: list[Any]) -> None:
     except Error as error:
         pytest.fail(f"parkade could not check the recording {path}: {error}", pytrace=False)
     if answer.exit_code != 0:
-        pytest.fail(f"{_verdict(answer, files)}\n{answer.text}\nthe recording is {path}", pytrace=False)
+        pytest.fail(f"{_verdict(answer)}\n{answer.text}\nthe recording is {path}", pytrace=False)
 
 
-def _verdict(answer: Answer, files: Any) -> str:
+def _verdict(answer: Answer) -> str:
     """Returns a line for each bound that does not hold."""
     from ._html import size
 
     lines = []
-    for check in answer.object(files)["checks"]:
+    for check in answer.object()["checks"]:
         peak, allowed = size(check["peak_reserved_bytes"]), size(check["allowed_bytes"])
         device, bound = f"device {check['device']}", check["fail_above"]
         if check["check"] == "exceeded":

@@ -22,9 +22,8 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 /// background.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// The output that a command would have printed: on standard output, the lines on standard error, its exit code, and
-/// the answer as text and as HTML.
-pub(crate) type Printed<'py> = (Bound<'py, PyBytes>, Vec<String>, u8, String, String);
+/// The output that a command would have printed on standard output, its exit code, and the answer as text and as HTML.
+pub(crate) type Printed<'py> = (Bound<'py, PyBytes>, u8, String, String);
 
 /// Runs a command, without printing. With `with_text`, the answer is also returned as text and as HTML. `progress` is called
 /// with the amount done, the total and the unit; if it raises, the work is cancelled.
@@ -37,9 +36,9 @@ pub(crate) fn run<'py>(
     threads: Option<usize>,
     with_text: bool,
 ) -> PyResult<Printed<'py>> {
-    let Answered { printed, text, html, remarks, outcome } =
+    let Answered { printed, text, html, outcome, .. } =
         interruptible(py, progress.as_ref(), move |watch| answer(&arguments, threads, watch, with_text))?;
-    Ok((PyBytes::new(py, &printed), remarks, outcome as u8, text, html))
+    Ok((PyBytes::new(py, &printed), outcome as u8, text, html))
 }
 
 /// Does work on a separate thread, with the interpreter free for other threads.

@@ -10,6 +10,8 @@ import pytest
 from conftest import SMALL
 
 import parkade
+from parkade._inputs import File
+from parkade._words import Words
 
 COMMANDS = [parkade.verify, parkade.advise, parkade.diagnose, parkade.report, parkade.diff, parkade.stats]
 
@@ -111,7 +113,52 @@ def test_errors_name_arguments_and_not_options(died, died_bytes, tmp_path):
         parkade.report(died, tmp_path / "page.html")
     with pytest.raises(parkade.UsageError) as caught:
         parkade.advise(died, limit="12 apples")
-    assert "limit=" in str(caught.value) and "--" not in str(caught.value)
+    assert str(caught.value).startswith("limit='12 apples': ") and "--" not in str(caught.value)
+    for call, said in [
+        (lambda: parkade.stats(died, entry=3, every=4), "entry= and every= cannot be combined: leave one out"),
+        (lambda: parkade.stats(died, policy=["bfc", "pytorch"]), "policy= takes one value, not several"),
+        (lambda: parkade.stats(died, bounds=3), "policy= is missing, and another argument needs it"),
+        (lambda: parkade.advise(died, only=True), "settings= or policy= is missing, and another argument needs it"),
+        (lambda: parkade.stats(died, every=0), "every=0: it must be at least 1"),
+        (lambda: parkade.stats(died, entry=-1), "entry=-1: it must not be negative"),
+        (lambda: parkade.advise(died, threads=0), "threads=0: it must be at least 1"),
+        (
+            lambda: parkade.export(died, tmp_path / "x", format="nope"),
+            "format='nope' is not one of snapshot, perfetto, requests",
+        ),
+        (
+            lambda: parkade.replay(died, policy="nope"),
+            f'{died}: there is no policy "nope"; parkade.catalogue() lists all',
+        ),
+    ]:
+        with pytest.raises(parkade.UsageError) as caught:
+            call()
+        assert str(caught.value) == said
+    with pytest.raises(parkade.Error, match="^fail_above='2%' is growth"):
+        parkade.diff(died, fail_above="2%")
+    with pytest.raises(TypeError, match="limit must be text or a whole number, not True"):
+        parkade.advise(died, limit=True)
+    with pytest.raises(TypeError, match="settings must be text or a dictionary"):
+        parkade.verify(died, settings=3)
+    for steps in (3, (1,), "10:500"):
+        with pytest.raises(TypeError, match="steps must be a pair"):
+            parkade.diff(died, steps=steps)
+
+
+def test_answers_name_arguments_but_keep_commands_and_files(died_bytes, tmp_path):
+    path = tmp_path / "run --limit 3.pickle"
+    path.write_bytes(died_bytes)
+    found = parkade.diagnose(path, limit="5GiB")
+    assert found.file == found.data["file"] == str(path)
+    texts = [*found.devices[0].notes, str(found)]
+    told = Words(["--limit=5GiB"], [File(str(path), str(path))])
+    assert told(f"{path}: --limit 5GiB, `--limit`; run parkade diagnose x --limit 5GiB; (--entry N, --bounds)") == (
+        f"{path}: limit='5GiB', `--limit`; run parkade diagnose x --limit 5GiB; (entry=N, bounds=)"
+    )
+    assert (
+        told("nvidia-smi --query-compute-apps=pid --format=csv") == "nvidia-smi --query-compute-apps=pid --format=csv"
+    )
+    assert not any(" --limit sets" in text for text in texts)
 
 
 def test_many_results_have_lines_and_slices(died, tmp_path):
@@ -147,7 +194,7 @@ def test_sweeps_refuse_what_is_not_there(tmp_path):
         parkade.sweep(SMALL, "nonsense")
     with pytest.raises(parkade.Error, match="no-such-workload"):
         parkade.sweep("no-such-workload")
-    with pytest.raises(ValueError, match="jobs_per_task"):
+    with pytest.raises(parkade.UsageError, match="jobs_per_task=0"):
         parkade.sweep(SMALL, "pytorch", jobs_per_task=0)
     foreign = tmp_path / "foreign.txt"
     foreign.write_text("mine\n")

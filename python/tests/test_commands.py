@@ -106,11 +106,17 @@ SECTIONS = {
     parkade.Advice: "advise",
     parkade.Diagnosis: "diagnose",
     parkade.Report: "report",
+    parkade.SimulatedReport: "report --policy",
     parkade.Difference: "diff",
     parkade.Stats: "stats",
+    parkade.SimulatedStats: "stats --policy",
+    parkade.Lifetimes: "stats --lifetimes",
     parkade.MessageDiagnosis: "diagnose --message",
     parkade.Replay: "replay",
     parkade.Export: "export",
+    parkade.SimulatedExport: "export --policy",
+    parkade.LargestBatches: "sweep --largest-batch",
+    parkade.Catalogue: "sweep --list",
     parkade.Info: "info",
 }
 
@@ -124,11 +130,15 @@ def documented(section: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", SECTIONS, ids=SECTIONS.values())
 def test_fields_are_the_documented_keys(kind):
-    own = {"exit_code", "data", "text", "html", "svg"} | ({"output"} if kind is parkade.Report else set())
+    own = {"exit_code", "data", "text", "html", "svg"}
+    own |= {"output"} if kind in (parkade.Report, parkade.SimulatedReport) else set()
     fields = {field.name for field in dataclasses.fields(kind)}
     left_to_data = {"statistics"}
     assert fields - own <= documented(SECTIONS[kind])
     assert documented(SECTIONS[kind]) - fields <= left_to_data
+
+
+TRIED = "expandable_segments:True gets past, 0 of 16 similar runs completed"
 
 
 def test_results_are_texts_and_lines_and_have_a_hash(died, command):
@@ -142,10 +152,14 @@ def test_results_are_texts_and_lines_and_have_a_hash(died, command):
         printed = command(name, died).stdout.decode()
         numbers = re.compile(r"\b\d+\.\d+ m?s\b|\b\d+\.\d\d$", re.MULTILINE)
         if name != "report":
-            assert numbers.sub("", str(found)).rstrip() == numbers.sub("", printed).rstrip()
+            # The same lines, without hints on other options.
+            lines = [line for line in numbers.sub("", printed).splitlines() if not line.startswith("--all ")]
+            assert [line.replace("--limit", "limit=") for line in lines] == numbers.sub("", str(found)).splitlines()
     rows = str(parkade.stats(died, every=5000))
     assert rows == command("stats", died, "--every", "5000").stdout.decode().rstrip()
     advice = parkade.advise(died)
+    assert repr(advice) == f"Advice('resnet50_sweep.limit5_oom.pickle.xz': fragmentation, {TRIED})"
+    assert repr(parkade.advise(died, limit="12GiB")) == "Advice('resnet50_sweep.limit5_oom.pickle.xz': fits)"
     assert all(len(repr(part)) < 200 for part in (*advice.options, advice.recommendation) if part is not None)
     assert set(advice.options)
 
@@ -153,6 +167,7 @@ def test_results_are_texts_and_lines_and_have_a_hash(died, command):
 def test_advice_is_applied(died, monkeypatch):
     found = parkade.advise(RECORDINGS / "gpt2_varlen.limit12_oom.pickle.xz", limit="12GiB")
     assert found.line == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert repr(found) == f"Advice('gpt2_varlen.limit12_oom.pickle.xz': fragmentation, {TRIED})"
     assert found.as_env() == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
     set_before = []
@@ -168,7 +183,8 @@ def test_advice_is_applied(died, monkeypatch):
     torch.cuda.is_initialized = lambda: True
     with pytest.raises(parkade.Error, match="CUDA was used before"):
         found.apply()
-    nothing = parkade.Advice(verdict="capacity")
+    nothing = parkade.Advice(file="run.pickle", verdict="capacity", outcome="does_not_fit")
+    assert repr(nothing) == "Advice('run.pickle': capacity, no settings help)"
     assert nothing.line is None and nothing.as_env() == {}
     with pytest.raises(parkade.Error, match="capacity"):
         nothing.apply()
@@ -204,6 +220,25 @@ def test_a_message_is_diagnosed_and_an_exception_is_explained():
         parkade.diagnose()
     with pytest.raises(parkade.Error):
         parkade.explain(ZeroDivisionError("division by zero"))
+
+
+def test_explain_and_diagnose_name_each_other(died, tmp_path):
+    with pytest.raises(parkade.Error, match=re.escape(f"parkade.diagnose({died!r}) explains it")):
+        parkade.explain(died)
+    with pytest.raises(TypeError, match="parkade.diagnose.recording. explains a recording"):
+        parkade.explain(Path(died))
+    with pytest.raises(TypeError, match="parkade.explain.error. explains an exception"):
+        parkade.diagnose(RuntimeError(MESSAGE))
+    log = tmp_path / "train.log"
+    log.write_text(f"step 1\n{MESSAGE}\n")
+    assert parkade.explain(str(log)).verdict == parkade.diagnose(message=str(log)).verdict == "fragmentation"
+    is_log = re.escape(f"{log} is a log: parkade.diagnose(message={str(log)!r}) explains")
+    with pytest.raises(parkade.UsageError, match=is_log):
+        parkade.diagnose(log)
+    with pytest.raises(parkade.Error, match=re.escape(f'call parkade.diagnose(message="{log}")')):
+        parkade.verify(log)
+    (found,) = parkade.diagnose_many(log)
+    assert isinstance(found, parkade.Error) and re.match(is_log, str(found))
 
 
 def test_replay_and_export_and_info(died, tmp_path):

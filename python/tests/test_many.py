@@ -87,6 +87,8 @@ def test_wrong_arguments_are_not_taken_for_bad_files(folder):
 
 def test_nothing_is_something_too():
     assert len(parkade.diagnose_many([])) == 0
+    with pytest.raises(TypeError, match="paths must be text, a path or a list"):
+        parkade.diagnose_many(3)
 
 
 def test_a_sweep_is_that_of_one_machine(rows_of_one_machine, tmp_path):

@@ -123,8 +123,8 @@ def test_methods_of_test_cases_are_recorded_too(run):
     "mark, said",
     [
         ("limit='14GiB', growth='2%'", "add before="),
-        ("limit='12 apples'", "apples"),
-        ("before=__file__, growth='much'", "much"),
+        ("limit='12 apples'", "limit='12 apples': "),
+        ("before=__file__, growth='much'", "growth='much': "),
         ("before='nowhere.pickle'", "nowhere.pickle"),
     ],
 )

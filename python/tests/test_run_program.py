@@ -76,7 +76,8 @@ def test_a_program_that_dies_is_explained_after_its_own_traceback(run, tmp_path)
         f"and the device has 22.00 MiB free; the snapshot is {name}"
     )
     told = said[next(place for place, line in enumerate(said) if line.startswith("torch.OutOfMemoryError")) + 1 :]
-    assert told[0] == "parkade: why the program died, and what helps" and told[-2].startswith(LINE), told
+    assert told[0] == "parkade: why the program died, and what helps" and told[-3].startswith(LINE), told
+    assert told[-2] == f"all    parkade advise {name} --all"
     assert told[1].startswith("5.01 GiB is probably not enough")
     assert any(line.startswith("why    ") for line in told) and any("reduce the peak by" in line for line in told)
     assert told[-1] == f"page   parkade report {name} -o {name.replace('.pickle', '.html')}"

@@ -154,6 +154,13 @@ impl Answer {
         self.parts.extend(other.parts);
     }
 
+    /// Returns the answer without hints, for a reader who has no command line.
+    #[must_use]
+    pub fn without_hints(mut self) -> Answer {
+        self.parts.retain(|part| !matches!(part, Part::Hint(_)));
+        self
+    }
+
     /// Returns the answer as styled text of this width. Only lines to paste and tables of wide numbers may be wider.
     pub fn text(&self, width: impl Into<Width>) -> String {
         let width = width.into();
