@@ -198,6 +198,30 @@ fn old_snapshots_are_read() {
     assert!(list.devices[0].trace.is_empty());
 }
 
+/// A block of 1.x or 2.0 serves the first request in its history. Keys of its own take precedence.
+#[test]
+fn a_block_serves_the_first_request_in_its_history() {
+    let stack = |line: u64| format!(r#"[{{"filename": "a.py", "line": {line}, "name": "f"}}]"#);
+    let own = [(None, None), (Some(7), None), (None, Some(7)), (Some(7), Some(7))];
+    for (requests, (size, line)) in (0..4).flat_map(|requests| own.map(|own| (requests, own))) {
+        let item = |number: u64| format!(r#"{{"addr": 0, "real_size": {}, "frames": {}}}"#, 100 + number, stack(10 + number));
+        let history: Vec<String> = (0..requests).map(item).collect();
+        let size_key = size.map_or(String::new(), |size: u64| format!(r#""requested_size": {size}, "#));
+        let stack_key = line.map_or(String::new(), |line| format!(r#""frames": {}, "#, stack(line)));
+        let json = format!(
+            r#"[{{"address": 0, "total_size": 512, "blocks": [{{{size_key}{stack_key}
+                "size": 512, "state": "active_allocated", "history": [{}]}}]}}]"#,
+            history.join(", ")
+        );
+        let recording = read(json.as_bytes()).unwrap_or_else(|error| panic!("{json}: {error}"));
+        let block = recording.devices[0].segments[0].blocks[0];
+        let first = |number: u64| (requests > 0).then_some(number);
+        assert_eq!(block.requested, size.or(first(100)), "{json}");
+        let lines: Vec<u32> = recording.stacks.frames(block.stack).map(|frame| frame.line).collect();
+        assert_eq!(lines, Vec::from_iter(line.or(first(10)).map(|line| line as u32)), "{json}");
+    }
+}
+
 #[test]
 fn newer_snapshots_are_read_and_what_is_unknown_is_counted() {
     let recording = load("newer.pickle");

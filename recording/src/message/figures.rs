@@ -527,11 +527,13 @@ impl Size {
 impl fmt::Display for Size {
     /// Uses the message's unit, because a smaller unit would show digits that the message does not contain.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_in_gibibytes = self.within >= (1 << 30) / 200;
-        if is_in_gibibytes && self.bytes <= 1 << 30 {
-            return write!(f, "{:.2} GiB", self.bytes as f64 / f64::from(1 << 30));
+        let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(shift, _)| self.within >= (1 << shift) / 200);
+        match unit {
+            Some((shift, name)) if self.bytes <= 1 << shift => {
+                write!(f, "{:.2} {name}", self.bytes as f64 / f64::from(1 << shift))
+            }
+            _ => f.write_str(&parkade::texts::format_bytes(self.bytes)),
         }
-        f.write_str(&parkade::texts::format_bytes(self.bytes))
     }
 }
 
@@ -707,6 +709,49 @@ mod tests {
         }
         let found = OutOfMemoryMessage::read(Source::PyTorch, NEW);
         assert_eq!((bytes(found.private_pools), found.processes.len()), (1 << 30, 2));
+    }
+
+    /// If as much memory is unallocated as was tried, it would have been enough in one piece.
+    #[test]
+    fn memory_that_would_be_enough_is_fragmented() {
+        let size = |bytes: u64| Size { bytes, within: 0 };
+        let sizes = [0, 1, 511, 512, 513, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, u64::MAX];
+        let all: Vec<Option<u64>> = sizes.into_iter().map(Some).chain([None]).collect();
+        for (unallocated, tried) in all.iter().flat_map(|one| all.iter().map(move |other| (*one, *other))) {
+            let mut message = OutOfMemoryMessage::of(Source::PyTorch);
+            (message.unallocated, message.tried) = (unallocated.map(size), tried.map(size));
+            let is_short = unallocated.zip(tried).is_none_or(|(unallocated, tried)| unallocated < tried);
+            assert_eq!(message.is_fragmentation(), !is_short, "{unallocated:?} of {tried:?}");
+        }
+    }
+
+    /// Whatever is cut off, a limit and private pools that the complete message has are found or not known.
+    #[test]
+    fn what_a_cut_hides_is_not_known_to_be_missing() {
+        for text in [NEW, OLD] {
+            let ends = (0..=text.len()).flat_map(|cut| [&text[..cut], &text[cut..]]);
+            for part in ends {
+                let found = OutOfMemoryMessage::read(Source::PyTorch, part);
+                assert!(found.limit.is_some() || !found.is_limit_known(), "{part:?}");
+                assert!(found.private_pools.is_some() || !found.is_private_known() || text == OLD, "{part:?}");
+            }
+            let found = OutOfMemoryMessage::read(Source::PyTorch, &format!(" {}", text.replace("22.00 GiB allowed; ", "")));
+            assert_eq!((found.limit, found.is_limit_known(), found.is_private_known()), (None, true, true), "{text}");
+        }
+    }
+
+    /// A size is printed in the unit in which it was read, even if it is exactly one of them.
+    #[test]
+    fn a_size_is_printed_as_it_was_read() {
+        for (unit, hundredths) in
+            ["KiB", "MiB", "GiB"].iter().flat_map(|unit| (0..300).chain([102_399, 102_400]).map(move |h| (unit, h)))
+        {
+            let text = format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100);
+            let read = sizes(&format!(" {text}")).remove(0).size;
+            assert_eq!(read.to_string(), text);
+            assert_eq!((read.least() < read.bytes, read.bytes < read.most()), (hundredths > 0, true), "{text}");
+        }
+        assert_eq!(Size { bytes: 1 << 20, within: 0 }.to_string(), "1024.00 KiB", "PyTorch prints an exact size so");
     }
 
     /// Whatever is cut off, at either end, the remaining figures equal those of the complete message.

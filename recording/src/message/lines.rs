@@ -462,19 +462,98 @@ pub(super) fn beginning(text: &str, most: usize) -> &str {
 mod tests {
     use super::*;
 
+    /// Returns what the decoder makes of bytes that arrive in pieces of this length.
+    fn decoded(bytes: &[u8], length: usize) -> Vec<u8> {
+        let mut decoder = Decoder::default();
+        let mut read: Vec<u8> = bytes.chunks(length).flat_map(|piece| decoder.read(piece).into_owned()).collect();
+        read.extend_from_slice(&decoder.end());
+        read
+    }
+
+    /// The characters are those next to the surrogates, and the first and the last of those that take two units.
     #[test]
     fn utf_16_is_decoded_in_pieces_of_any_length() {
-        let text = "epoch 1\r\nCUDA out of memory \u{1f697} é";
+        let text = "epoch 1\r\nCUDA out of memory \u{1f697} é\u{d7ff}\u{e000}\u{10000}\u{10ffff}";
         let plain: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
         let marked: Vec<u8> = [0xff, 0xfe].into_iter().chain(plain.clone()).collect();
-        let big: Vec<u8> = [0xfe, 0xff].into_iter().chain(text.encode_utf16().flat_map(u16::to_be_bytes)).collect();
-        for bytes in [text.as_bytes().to_vec(), plain, marked, big] {
-            for length in 1..9 {
-                let mut decoder = Decoder::default();
-                let mut read: Vec<u8> = bytes.chunks(length).flat_map(|piece| decoder.read(piece).into_owned()).collect();
-                read.extend_from_slice(&decoder.end());
-                assert_eq!(String::from_utf8_lossy(&read), text, "{length}");
+        let plain_big: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
+        let big: Vec<u8> = [0xfe, 0xff].into_iter().chain(plain_big.clone()).collect();
+        for bytes in [text.as_bytes().to_vec(), plain, marked, plain_big, big] {
+            assert_eq!(String::from_utf8_lossy(&decoded(&bytes, 1)), text);
+            for end in 0..=bytes.len() {
+                let whole = decoded(&bytes[..end], bytes.len());
+                let cut = String::from_utf8_lossy(&whole).trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned();
+                assert!(end < 4 || text.starts_with(&cut), "{end}: {cut:?}");
+                for length in 1..9 {
+                    assert_eq!(decoded(&bytes[..end], length), whole, "{end} bytes in pieces of {length}");
+                }
             }
+        }
+    }
+
+    /// Characters of 1 to 4 bytes, incomplete ones, colours and blanks: wherever a piece ends among them, both parts read as the
+    /// whole does.
+    #[test]
+    fn a_piece_ends_where_it_cuts_nothing() {
+        let read = |bytes: &[u8]| plain(&String::from_utf8_lossy(bytes)).into_owned();
+        let texts = ["x", " ", "é", "€", "\u{1f697}", "\u{10ffff}", "\u{1b}[m", "\u{1b}[1;31m", "\u{1b}", "\u{1b}[é"];
+        let broken: [&[u8]; 6] = [b"\xff", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x9a", b"\x80\x80\x80\x80", b"\xed\xa0\x80"];
+        let all: Vec<&[u8]> = texts.iter().map(|text| text.as_bytes()).chain(broken).collect();
+        for tail in all.iter().flat_map(|one| all.iter().map(|other| [*one, *other].concat())) {
+            for inside in 0..=tail.len() {
+                let line = [&vec![b'x'; LONGEST_COLOUR - inside], &tail[..], b"yy"].concat();
+                let end = end_of_piece(&line[..LONGEST_COLOUR]);
+                assert!((LONGEST_COLOUR - inside..=LONGEST_COLOUR).contains(&end), "{tail:?}, {inside} bytes: ends at {end}");
+                assert_eq!(read(&line[..end]) + &read(&line[end..]), read(&line), "{tail:?}, {inside} bytes");
+            }
+        }
+    }
+
+    /// The lines of a text that arrives in pieces of this length.
+    fn lines(bytes: &[u8], length: usize) -> Lines {
+        let mut lines = Lines::default();
+        for mut piece in bytes.chunks(length) {
+            while !piece.is_empty() {
+                piece = lines.read(piece);
+            }
+        }
+        lines.end();
+        lines
+    }
+
+    #[test]
+    fn a_line_of_many_pieces_is_read_as_a_short_one() {
+        for unit in ["é", "€", "\u{1f697}", "\u{1b}[31mé", "é x\t "] {
+            for shift in 0..unit.len() {
+                let line = "x".repeat(shift) + &unit.repeat(2 * PIECE / unit.len() + 9) + "end";
+                let expected = plain(&line).split_whitespace().collect::<Vec<_>>().join(" ");
+                for length in [1000, PIECE - 1, PIECE, PIECE + 1, 4 * PIECE] {
+                    assert!(
+                        lines(line.as_bytes(), length).text == expected,
+                        "{unit:?} after {shift} bytes, in pieces of {length}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Wherever the kept text begins, the rest of it belongs to the same lines as before.
+    #[test]
+    fn what_is_forgotten_moves_no_line() {
+        let log = "[rank1]: one two\n\n  three\n[rank2]: four\nx\nfive six\n";
+        let whole = lines(log.as_bytes(), log.len());
+        let number = |view: View<'_>, at: usize| view.lines[view.line_at(at)].number;
+        assert_eq!(whole.text, "one two three four x five six");
+        for end in 0..whole.text.len() {
+            let mut rest = lines(log.as_bytes(), log.len());
+            rest.forget(end);
+            assert_eq!(rest.text, whole.text[end..]);
+            assert_eq!(rest.lines[0].number, number(whole.view(), end), "the lines before it are gone, at {end}");
+            for at in end..whole.text.len() {
+                assert_eq!(number(rest.view(), at - end), number(whole.view(), at), "{at} after {end}");
+            }
+            let parts: String = (0..rest.lines.len()).map(|place| rest.view().line(place)).collect();
+            assert_eq!(parts, rest.text);
         }
     }
 
