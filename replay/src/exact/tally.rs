@@ -376,21 +376,35 @@ impl PeakWatch {
 
     /// Notes that an operation is over. The peaks were reset before it, so they are now its largest values.
     pub(crate) fn after(&mut self, core: &mut ReplayCore<'_>) {
-        for (target, peak) in self.targets.iter_mut().zip(peaks(core.stats())) {
+        self.reached(peaks(core.stats()));
+        core.reset_peak_stats();
+    }
+
+    /// Notes the largest values during an operation.
+    fn reached(&mut self, largest: impl Iterator<Item = i64>) {
+        for (target, peak) in self.targets.iter_mut().zip(largest) {
             if peak > target.peak {
                 target.earliest = self.operation + 1;
             } else if peak == target.peak {
                 target.latest = Some(self.operation);
             }
         }
-        core.reset_peak_stats();
         self.operation += 1;
     }
 
     /// Returns the first and the last entry before which a single reset explains all recorded peaks, or `None` if there is no
     /// such entry.
     pub(crate) fn finish(mut self, core: &ReplayCore<'_>) -> Option<(usize, usize)> {
-        for (target, current) in self.targets.iter_mut().zip(currents(core.stats())) {
+        let (earliest, latest) = self.resets(currents(core.stats()))?;
+        let entry =
+            |operation: usize| self.entries.get(operation).map_or(core.device().recorded_entries(), |&entry| entry as usize);
+        Some((entry(earliest), entry(latest)))
+    }
+
+    /// Returns the first and the last operation before which a single reset explains all recorded peaks. The number of
+    /// operations stands for a reset after the last one.
+    fn resets(&mut self, at_end: impl Iterator<Item = i64>) -> Option<(usize, usize)> {
+        for (target, current) in self.targets.iter_mut().zip(at_end) {
             if current == target.peak {
                 target.latest = Some(self.operation);
             } else if current > target.peak {
@@ -399,8 +413,189 @@ impl PeakWatch {
         }
         let earliest = self.targets.iter().map(|target| target.earliest).max()?;
         let latest = self.targets.iter().map(|target| target.latest).min()??;
-        let entry =
-            |operation: usize| self.entries.get(operation).map_or(core.device().recorded_entries(), |&entry| entry as usize);
-        (earliest <= latest).then(|| (entry(earliest), entry(latest)))
+        (earliest <= latest).then_some((earliest, latest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use parkade::units::{Bytes, DeviceAddress, StreamId};
+    use parkade_recording::{Action, Entry};
+
+    use super::super::flushes::FlushReason;
+    use super::*;
+
+    /// The number of operations in the runs below.
+    const OPERATIONS: usize = 3;
+
+    /// Returns a stat's values during a run: the largest one during each operation, and the one at the end. Every number below
+    /// 128 is a different run.
+    fn values(number: i64) -> ([i64; OPERATIONS], i64) {
+        let bit = |place: usize| (number >> place) & 1;
+        let largest = [0, 1, 2].map(|operation| bit(operation).max(bit(operation + 1)) + bit(4 + operation));
+        (largest, bit(OPERATIONS))
+    }
+
+    /// Compares with trying a reset before every operation and after the last one, for every pair of stats and of peaks.
+    #[test]
+    fn a_reset_explains_the_peaks_that_it_leaves() {
+        let peak = |run: &([i64; OPERATIONS], i64), reset: usize| run.0[reset..].iter().copied().max().unwrap_or(run.1);
+        for (one, other) in (0..128).flat_map(|one| (0..128).map(move |other| (values(one), values(other)))) {
+            for recorded in (0..3).flat_map(|one| (0..3).map(move |other| [one, other])) {
+                let targets = recorded.map(|peak| Target { peak, earliest: 0, latest: None }).to_vec();
+                let mut watch = PeakWatch { targets, operation: 0, entries: Vec::new() };
+                for operation in 0..OPERATIONS {
+                    watch.reached([one.0[operation], other.0[operation]].into_iter());
+                }
+                let mut explains = (0..=OPERATIONS).filter(|&reset| [peak(&one, reset), peak(&other, reset)] == recorded);
+                let first = explains.next();
+                let expected = first.map(|first| (first, explains.next_back().unwrap_or(first)));
+                assert_eq!(watch.resets([one.1, other.1].into_iter()), expected, "{recorded:?} of {one:?} and {other:?}");
+            }
+        }
+    }
+
+    fn mismatch(number: usize) -> Mismatch {
+        Mismatch { entry: Some(number), recorded: String::new(), replayed: String::new(), addresses: Vec::new() }
+    }
+
+    /// Changes everything in a tally except the flushes, which stay when a reading is discarded.
+    fn change(tally: &mut Tally, number: usize) {
+        let decision = Some((number, Decision::from(&Entry::new(Action::Alloc, number as u64, 512, 0))));
+        let Tally { decisions, mismatches, first, stray, first_stray, ooms, releases, failed_in, ambiguous, .. } = tally;
+        (*first, *stray, *first_stray) = (Some(mismatch(number)), decision, decision);
+        releases.push((number, Release::All));
+        failed_in.push((number, PoolId::DEFAULT));
+        ambiguous.push(number);
+        for count in [decisions, mismatches, ooms, &mut tally.restores, &mut tally.refusals] {
+            *count += 1 + number as u64;
+        }
+    }
+
+    #[test]
+    fn a_discarded_reading_leaves_only_flushes() {
+        for (before, after) in (0..3).flat_map(|before| (0..3).map(move |after| (before, after))) {
+            let mut tally = Tally::default();
+            (0..before).for_each(|number| change(&mut tally, number));
+            let (mark, expected) = (tally.mark(), format!("{tally:?}"));
+            (before..before + after).for_each(|number| change(&mut tally, number));
+            tally.flushes.push(Flush { entry: 1, wanted_bytes: 2, reason: FlushReason::NoCall });
+            tally.return_to(&mark);
+            assert_eq!(std::mem::take(&mut tally.flushes).len(), 1);
+            assert_eq!(format!("{tally:?}"), expected, "{after} after {before}");
+        }
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    fn recorded(address: u64, blocks: &[u64]) -> Segment {
+        let block = |&address: &u64| Block {
+            address,
+            size: 512,
+            requested: Some(500),
+            state: BlockState::ActiveAllocated,
+            stack: parkade_recording::StackId::NONE,
+        };
+        let mut segment = Segment::new(blocks.iter().map(block).collect());
+        (segment.address, segment.total_bytes) = (address, 2 * MIB);
+        segment
+    }
+
+    fn replayed(address: u64, blocks: &[u64]) -> SegmentInfo {
+        let block = |&address: &u64| BlockInfo {
+            address: DeviceAddress(address),
+            size: Bytes(512),
+            requested: Bytes(500),
+            state: BlockActivity::Allocated,
+        };
+        SegmentInfo {
+            address: DeviceAddress(address),
+            total: Bytes(2 * MIB),
+            allocated: Bytes(0),
+            active: Bytes(0),
+            requested: Bytes(0),
+            stream: StreamId::DEFAULT,
+            pool: PoolId::DEFAULT,
+            class: PoolClass::Small,
+            expandable: false,
+            rank: 0,
+            blocks: blocks.iter().map(block).collect(),
+        }
+    }
+
+    /// Returns every subset of three addresses.
+    fn subsets() -> impl Iterator<Item = Vec<u64>> {
+        (0..8_u64).map(|bits| (1..4).filter(|place| bits >> (place - 1) & 1 == 1).map(|place| place * 2 * MIB).collect())
+    }
+
+    #[test]
+    fn every_segment_and_block_of_one_side_alone_is_a_difference() {
+        for (theirs, ours) in subsets().flat_map(|theirs| subsets().map(move |ours| (theirs.clone(), ours))) {
+            let union: BTreeSet<u64> = theirs.iter().chain(&ours).copied().collect();
+            let alone: Vec<u64> = union.iter().copied().filter(|at| theirs.contains(at) != ours.contains(at)).collect();
+            let mut tally = Tally::default();
+            let their_segments: Vec<Segment> = theirs.iter().map(|&at| recorded(at, &[])).collect();
+            let our_segments: Vec<SegmentInfo> = ours.iter().map(|&at| replayed(at, &[])).collect();
+            compare_heap(&their_segments, &our_segments, &mut tally);
+            assert_eq!((tally.mismatches, tally.decisions), (alone.len() as u64, union.len() as u64), "{theirs:?} {ours:?}");
+            assert_eq!(tally.first.map(|first| first.addresses), alone.first().map(|&first| vec![first]), "{theirs:?} {ours:?}");
+
+            // Blocks follow one another without gaps, so they are compared by their order.
+            let mut tally = Tally::default();
+            compare_heap(&[recorded(0, &theirs)], &[replayed(0, &ours)], &mut tally);
+            let same = theirs.iter().zip(&ours).filter(|(one, other)| one == other).count();
+            let blocks = theirs.len().max(ours.len());
+            assert_eq!((tally.mismatches, tally.decisions), ((blocks - same) as u64, 1 + blocks as u64), "{theirs:?} {ours:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_before_that_of_an_earlier_entry_is_a_difference() {
+        let times = |number: u64| [0, 2, 4, 6].map(|place| (number >> place & 3).checked_sub(1));
+        for times in (0..256).map(times) {
+            let entry = |time: Option<u64>| {
+                let mut entry = Entry::new(Action::Alloc, 0, 512, 0);
+                entry.set_time(time);
+                entry
+            };
+            let recording = DeviceRecording { trace: times.map(entry).to_vec(), ..DeviceRecording::default() };
+            let mut tally = Tally::default();
+            compare_own_words(&recording, &mut tally);
+            let is_early = |&at: &usize| times[at].is_some_and(|time| times[..at].iter().flatten().any(|&before| before > time));
+            let early: Vec<usize> = (0..times.len()).filter(is_early).collect();
+            assert_eq!(tally.mismatches, early.len() as u64, "{times:?}");
+            assert_eq!(tally.first.and_then(|first| first.entry), early.first().copied(), "{times:?}");
+        }
+    }
+
+    /// Changes one number at a time, up and down.
+    #[test]
+    fn every_stat_that_differs_is_named_or_explained() {
+        let replayed = Stats::default();
+        for key in replayed.entries().into_iter().map(|(key, _)| key).chain([SINCE_2_12.to_owned()]) {
+            for (change, lost, reset) in [-1, 0, 1].into_iter().flat_map(|change| {
+                [(false, None), (false, Some((3, 7))), (true, None)].map(|(lost, reset)| (change, lost, reset))
+            }) {
+                let file = StatsFile { known: BTreeMap::from([(key.clone(), change)]), unknown: vec!["other".to_owned()] };
+                let check = compare_stats(&file, &replayed, lost, || reset);
+                let is_known = !lost || key.ends_with(".current") || key == "max_split_size";
+                let differs = is_known && change != 0;
+                let is_silent = differs && key == "num_sync_all_streams" && change > 0;
+                let peaks_reset = reset.filter(|_| differs && key.ends_with(".peak"));
+                let is_difference = differs && !is_silent && peaks_reset.is_none();
+                let difference = StatsDifference { key: key.clone(), recorded: change, replayed: 0 };
+                let expected = StatsCheck {
+                    compared: usize::from(is_known),
+                    unknowable: usize::from(!is_known),
+                    differences: Vec::from_iter(is_difference.then_some(difference)),
+                    silent_empty_caches: i64::from(is_silent),
+                    peaks_reset,
+                    unknown_keys: vec!["other".to_owned()],
+                };
+                assert_eq!(check, expected, "{key} {change} {lost}");
+            }
+        }
     }
 }

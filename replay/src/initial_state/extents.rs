@@ -452,3 +452,112 @@ fn cover(base: u64, page: Bytes, reach: u64, class: PoolClass, range: Range) -> 
     gap(&mut blocks, end.saturating_sub(at) / page.get() * page.get());
     AdoptedSegment { address: DeviceAddress(base), stream, pool, class, page: Some(page), blocks }
 }
+
+#[cfg(test)]
+mod tests {
+    use parkade::settings::Settings;
+
+    use super::*;
+
+    const BASE: u64 = 1 << 40;
+    /// A request in the large pool, and the size to which it is rounded.
+    const REQUESTED: u64 = 4 * MIB + 100;
+    const ROUNDED: u64 = 4 * MIB + BLOCK_SIZE;
+
+    fn policy() -> PyTorch {
+        PyTorch::new(Settings::default())
+    }
+
+    /// Cuts a segment of the large pool that begins with a block for [`REQUESTED`] bytes.
+    fn cut_behind_block(total: u64, freed_at: Option<u32>, trace: &[Entry]) -> Extents {
+        let (stream, pool) = (0, PoolId::DEFAULT);
+        let segment = EarlySegment { address: BASE, total, stream, large: true, expandable: false, pool, is_listed: false };
+        let block =
+            EarlyBlock { address: BASE, requested: REQUESTED, size: None, is_pending: false, freed_at, completed_at: None };
+        cut(&[segment], &[block], trace, &policy()).expect("the block fits")
+    }
+
+    fn sizes(extents: &Extents) -> Vec<u64> {
+        extents.segments[0].blocks.iter().map(|block| block.size.get()).collect()
+    }
+
+    /// By the rules, a block is at most 1 MiB longer than its rounded request. For every length up to that one, the first
+    /// allocation behind the block shows its end, if the block is in use at that time.
+    #[test]
+    fn an_allocation_shows_where_the_block_before_it_ends() {
+        let total = 20 * MIB;
+        for own in (0..=MIB + 2 * BLOCK_SIZE).step_by(BLOCK_SIZE as usize) {
+            let free = Entry::new(Action::FreeRequested, BASE, REQUESTED, 0);
+            let trace = [free, Entry::new(Action::Alloc, BASE + ROUNDED + own, 2 * MIB, 0), free];
+            for freed_at in [None, Some(0), Some(2)] {
+                let found = cut_behind_block(total, freed_at, &trace);
+                let is_shown = own <= MIB && freed_at != Some(0);
+                let end = if is_shown { ROUNDED + own } else { ROUNDED };
+                assert_eq!(sizes(&found), [end, total - end], "{own} bytes, freed at {freed_at:?}");
+                let assumed: Vec<u64> = found.assumed.iter().map(|assumed| assumed.gap - BASE).collect();
+                assert_eq!(assumed, Vec::from_iter((!is_shown).then_some(ROUNDED)), "{own} bytes, freed at {freed_at:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_gap_of_at_most_1_mib_belongs_to_the_block_before_it() {
+        for gap in (0..=MIB + 2 * BLOCK_SIZE).step_by(BLOCK_SIZE as usize) {
+            let found = cut_behind_block(ROUNDED + gap, None, &[]);
+            let expected = if gap <= MIB { vec![ROUNDED + gap] } else { vec![ROUNDED, gap] };
+            assert_eq!((sizes(&found), found.assumed.len()), (expected, usize::from(gap > MIB)), "{gap} bytes");
+        }
+    }
+
+    /// Compares with trying every length of the block, for requests that the core serves from the gap and the recorded
+    /// allocator did not, one after another.
+    #[test]
+    fn the_smallest_length_is_assumed_that_makes_a_gap_too_small() {
+        let lengths = || (BLOCK_SIZE..=MIB).step_by(BLOCK_SIZE as usize);
+        for gap in [MIB + BLOCK_SIZE, MIB + 2 * BLOCK_SIZE, 3 * MIB / 2, 2 * MIB, 2 * MIB + BLOCK_SIZE] {
+            let near = [0, BLOCK_SIZE, gap - MIB, gap - MIB / 2, gap];
+            let requests: Vec<u64> = near
+                .iter()
+                .flat_map(|near| (0..5).filter_map(move |step| (near + step * BLOCK_SIZE).checked_sub(2 * BLOCK_SIZE)))
+                .collect();
+            for requests in requests.iter().flat_map(|&one| requests.iter().map(move |&other| [one, other])) {
+                let mut extents = cut_behind_block(ROUNDED + gap, None, &[]);
+                let mut own = 0;
+                for request in requests.into_iter().filter(|&request| request > 0) {
+                    let entry = Entry::new(Action::Alloc, BASE + ROUNDED + own, request, 0);
+                    let found = extents.explain(0, &Decision::from(&entry), &policy());
+                    let explains = |&longer: &u64| longer > own && longer < gap && gap - longer < request;
+                    let expected = lengths().find(explains).filter(|_| request <= gap - own);
+                    assert_eq!(found.map(|found| own + found.by), expected, "{request} of {gap} bytes, {own} known");
+                    if let Some(smaller) = found {
+                        extents.shrink(smaller);
+                        own += smaller.by;
+                    }
+                }
+                assert_eq!(sizes(&extents), [ROUNDED + own, gap - own]);
+                assert_eq!(extents.inferred(), usize::from(own > 0));
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_block_in_use_makes_a_gap_smaller() {
+        let extents = cut_behind_block(20 * MIB, Some(5), &[]);
+        let decision = |action, address| Decision::from(&Entry::new(action, address, 16 * MIB - BLOCK_SIZE, 0));
+        let served = decision(Action::Alloc, BASE + ROUNDED);
+        let explained = [0, 4, 5, 6].map(|entry| extents.explain(entry, &served, &policy()).is_some());
+        assert_eq!(explained, [true, true, false, false], "the block is freed at entry 5");
+        let other = [decision(Action::SegmentAlloc, BASE + ROUNDED), decision(Action::Alloc, BASE + ROUNDED + BLOCK_SIZE)];
+        assert!(other.iter().all(|decision| extents.explain(0, decision, &policy()).is_none()), "at another place");
+    }
+
+    /// Two runs may belong to one range if at most half of the longest range lies between them, and both fit into it.
+    #[test]
+    fn runs_of_one_range_are_near_each_other() {
+        let longest = 8;
+        for (low, gap, high) in (1..9).flat_map(|low| (0..9).flat_map(move |gap| (1..9).map(move |high| (low, gap, high)))) {
+            let (start, end) = ((100, 100 + low), (100 + low + gap, 100 + low + gap + high));
+            assert_eq!(may_be_one(start, end, longest), gap <= 4 && low + gap + high <= 8, "{low} {gap} {high}");
+        }
+    }
+}

@@ -555,6 +555,53 @@ mod tests {
         assert_eq!(windows, [(40_000, middle), (middle, last.began_ns)], "spread over the time between");
     }
 
+    /// Two blocks are freed, and three requests follow, the second of which takes memory from the device. The work on each block
+    /// is found finished at any of the requests (0 to 2) or at none of them (3).
+    #[test]
+    fn work_is_done_after_the_last_request_that_did_not_find_it_done() {
+        for found in (0..4_usize).flat_map(|one| (0..4_usize).map(move |other| [one, other])) {
+            let allocs = [1, 2].map(|address| entry(Action::Alloc, address, 0));
+            let frees = [1, 2].map(|address| entry(Action::FreeRequested, address, 0));
+            let mut trace = [allocs, frees].concat();
+            let mut completed = [0; 2];
+            let mut requests = Vec::new();
+            for request in 0..4 {
+                for free in (0..2).filter(|&free| found[free] == request) {
+                    completed[free] = trace.len() as u32;
+                    trace.push(entry(Action::FreeCompleted, 1 + free as u64, 0));
+                }
+                if request == 1 {
+                    trace.push(entry(Action::SegmentAlloc, 4, 0));
+                }
+                if request < 3 {
+                    requests.push(trace.len());
+                    trace.push(entry(Action::Alloc, 3 + request as u64, 0));
+                }
+            }
+            let mut time_us = 1000;
+            for entry in &mut trace {
+                time_us += if entry.action == Action::SegmentAlloc { 100 } else { 10 };
+                entry.set_time(Some(time_us));
+            }
+            let allocate = |id| Operation::Allocate { id, bytes: 2 * MIB, stream: 0, pool: PoolId::DEFAULT, failed: false };
+            let free = |id: usize| Operation::Free { id, completion: Completion::AtEntry(completed[id]) };
+            let mut operations = vec![(0, allocate(0)), (1, allocate(1)), (2, free(0)), (3, free(1))];
+            operations.extend(requests.iter().enumerate().map(|(request, &at)| (at, allocate(2 + request))));
+            let steps = Pace::of(&trace, &operations).expect("its times can belong to a run").steps;
+            assert!(steps[5].allocator_ns > 0, "the device takes a part of the time");
+            for free in 0..2 {
+                let unfinished = found[free].checked_sub(1).map_or(0, |request| steps[4 + request].began_ns);
+                let after = unfinished.max(steps[2 + free].end_ns());
+                let before = steps.get(4 + found[free]).map_or(steps[6].end_ns() + 1, |step| step.began_ns);
+                let Step { done_after_ns, done_before_ns, .. } = steps[2 + free];
+                let is_alone = found[0] != found[1] || found[free] == 3;
+                assert!(after <= done_after_ns && done_after_ns < done_before_ns && done_before_ns <= before, "{found:?}");
+                assert!(done_after_ns == after || !(is_alone || free == 0), "{found:?}: the first one begins there");
+                assert!(done_before_ns == before || !(is_alone || free == 1), "{found:?}: the last one ends there");
+            }
+        }
+    }
+
     #[test]
     fn without_times_or_waiting_frees_there_is_none() {
         let (mut trace, mut operations) = run();
