@@ -115,7 +115,8 @@ impl AfterError {
     /// Looks for a later request with the error's stack.
     fn with_stack(self, trace: &[Entry]) -> AfterError {
         let error = &trace[self.entry];
-        let is_again = |line: &Entry| line.action == Action::Alloc && line.stack == error.stack && line.size >= error.size / 2;
+        let is_again =
+            |line: &Entry| line.action == Action::Alloc && line.stack == error.stack && line.size >= error.size.div_ceil(2);
         let later = || trace.iter().skip(self.entry + 1).position(is_again);
         let found = if error.stack == StackId::NONE { None } else { later() };
         AfterError { asked_again_at: found.map(|further| self.entry + 1 + further), ..self }
@@ -186,14 +187,123 @@ fn live_at_start(recording: &DeviceRecording) -> i128 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
+
+    /// Returns three stacks; the first one is none.
+    fn stacks() -> [StackId; 3] {
+        let mut recording = parkade_recording::Recording::default();
+        let mut at = |name: &str| {
+            let frame = parkade_recording::Frame { filename: "train.py".into(), line: 1, name: name.into() };
+            let frame = recording.stacks.intern_frame(frame);
+            recording.stacks.intern_stack(&[frame])
+        };
+        [StackId::NONE, at("one"), at("other")]
+    }
+
+    /// Returns what followed the error at an entry, from the definitions of its parts. `live` is live before the first entry.
+    fn after(trace: &[Entry], entry: usize, live: u64) -> AfterError {
+        let (before, error, later) = (&trace[..entry], &trace[entry], &trace[entry + 1..]);
+        let sum = |lines: &[Entry], action| lines.iter().filter(|line| line.action == action).map(|line| line.size).sum::<u64>();
+        let live = (live + sum(before, Action::Alloc)).saturating_sub(sum(before, Action::FreeRequested));
+        let served: Vec<&Entry> = later.iter().filter(|line| line.action == Action::Alloc).collect();
+        let is_known =
+            |stack| stack == StackId::NONE || before.iter().any(|line| line.action == Action::Alloc && line.stack == stack);
+        let at_known: u64 = served.iter().filter(|line| is_known(line.stack)).map(|line| line.size).sum();
+        let largest = |stack| served.iter().filter(|line| line.stack == stack).map(|line| line.size).max().unwrap_or(0);
+        let at_new: u64 = stacks().into_iter().filter(|&stack| !is_known(stack)).map(largest).sum();
+        let is_again = |line: &&Entry| line.action == Action::Alloc && line.stack == error.stack && 2 * line.size >= error.size;
+        let again = later.iter().enumerate().find(|(_, line)| is_again(line)).map(|(further, _)| entry + 1 + further);
+        AfterError {
+            entry,
+            wanted_bytes: error.size,
+            served: served.len(),
+            served_bytes: served.iter().map(|line| line.size).sum(),
+            telling_bytes: at_known + at_new,
+            asked_again_at: again.filter(|_| error.stack != StackId::NONE),
+            goes_on_bytes: error.size.max(live / 16).max(MIB),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        /// The sizes are such that the telling bytes often equal the bytes that show that a run went on.
+        #[test]
+        fn a_run_ends_as_the_definitions_say(
+            lines in vec(
+                (
+                    select(vec![Action::Alloc, Action::Alloc, Action::FreeRequested, Action::Oom]),
+                    select(vec![1, 2, 3, MIB / 2, MIB / 2 + 1, MIB - 1, MIB, 2 * MIB, 16 * MIB, 32 * MIB]),
+                    0..3_usize,
+                ),
+                0..9,
+            ),
+            live in select(vec![0, 200 * MIB]),
+        ) {
+            let stacks = stacks();
+            let entry = |(place, &(action, size, stack)): (usize, &(Action, u64, usize))| {
+                let mut entry = Entry::new(action, (place as u64) << 40, size, 0);
+                entry.stack = stacks[stack];
+                entry
+            };
+            let trace: Vec<Entry> = lines.iter().enumerate().map(entry).collect();
+            let change = |line: &Entry| match line.action {
+                Action::Alloc => line.size as i64,
+                Action::FreeRequested => -(line.size as i64),
+                _ => 0,
+            };
+            // What the trace frees but does not allocate is live before the first entry.
+            let lowest = trace.iter().scan(0, |sum, line| { *sum += change(line); Some(*sum) }).min().unwrap_or(0).min(0);
+            let live = live + lowest.unsigned_abs();
+            let at_end = live as i64 + trace.iter().map(change).sum::<i64>();
+            let block = parkade_recording::Block {
+                address: 0,
+                size: at_end as u64,
+                requested: None,
+                state: parkade_recording::BlockState::ActiveAllocated,
+                stack: StackId::NONE,
+            };
+            let segments = vec![parkade_recording::Segment::new(vec![block])];
+            let errors: Vec<AfterError> = trace
+                .iter()
+                .enumerate()
+                .filter(|(_, line)| line.action == Action::Oom)
+                .map(|(entry, _)| after(&trace, entry, live))
+                .collect();
+            let went_on = |error: &&AfterError| error.asked_again_at.is_some() || error.telling_bytes >= error.goes_on_bytes;
+            let expected = match (errors.iter().find(|error| !went_on(error)), errors.last()) {
+                (Some(&died), _) => Ending::Died(died),
+                (None, Some(&last)) => Ending::Survived(last),
+                (None, None) => Ending::NoError,
+            };
+            let recording = DeviceRecording { trace, segments, ..DeviceRecording::default() };
+            prop_assert_eq!(Ending::of(&recording), expected);
+        }
+    }
 
     fn ending(lines: &[(Action, u64)]) -> Ending {
         let trace =
             lines.iter().enumerate().map(|(place, &(action, mib))| Entry::new(action, (place as u64) << 40, mib * MIB, 0));
         Ending::of(&DeviceRecording { trace: trace.collect(), ..DeviceRecording::default() })
+    }
+
+    /// Of an odd size, half is rounded up. No request is large enough to show anything by its size.
+    #[test]
+    fn at_least_half_of_the_failed_size_is_asked_again() {
+        let stack = stacks()[1];
+        for (wanted, less) in [1, 2, 3, 1024, 1025, MIB - 1].into_iter().flat_map(|wanted| (0..3).map(move |less| (wanted, less)))
+        {
+            let size = (wanted / 2 + 2 - less).max(1);
+            let mut trace = vec![Entry::new(Action::Oom, 0, wanted, 0), Entry::new(Action::Alloc, 1 << 40, size, 0)];
+            trace.iter_mut().for_each(|entry| entry.stack = stack);
+            let ending = Ending::of(&DeviceRecording { trace, ..DeviceRecording::default() });
+            assert_eq!(ending.death().is_none(), 2 * size >= wanted, "{size} after {wanted}");
+        }
     }
 
     #[test]

@@ -290,4 +290,34 @@ mod tests {
         assert_eq!((found.rounding_bytes(), found.ratio()), (3, Some(0.8)));
         assert_eq!(Fragmentation::default().ratio(), None);
     }
+
+    /// Compares with the values at all moments from one sample to the next, for every choice of up to three samples.
+    #[test]
+    fn a_sample_has_the_peaks_since_the_one_before_it() {
+        let runs = [[1_i64, 2, 3, 4, 5], [5, 4, 3, 2, 1], [2, 5, 1, 4, 3], [3, 1, 5, 2, 4], [0, 0, 7, 0, 0]];
+        let entries = || (0..5_usize).map(Some).chain([None]);
+        let chosen = entries().flat_map(|a| entries().flat_map(move |b| entries().map(move |c| [a, b, c])));
+        for at in chosen.map(|at| at.into_iter().flatten().collect::<Vec<usize>>()).filter(|at| at.is_sorted()) {
+            for (allocated, reserved) in runs.iter().flat_map(|one| runs.iter().map(move |other| (one, other))) {
+                let mut sampler = Sampler::new(&at);
+                for done in 0..5 {
+                    let entries =
+                        [("allocated_bytes.all.current", allocated[done]), ("reserved_bytes.all.current", reserved[done])];
+                    sampler.pass(done, &Stats::from_entries(entries).expect("PyTorch's keys"), &mut Vec::new);
+                }
+                // A sample is taken when its entry is done. The last entry is not done, so its sample is never taken.
+                let taken = || at.iter().filter(|&&entry| entry + 1 < 5).map(|&entry| (entry, entry + 1));
+                let since = [0].into_iter().chain(taken().map(|(_, done)| done));
+                let peaks = |run: &[i64; 5], since: usize, done: usize| run[since..=done].iter().copied().max().unwrap_or(0);
+                let expected = since.zip(taken()).map(|(since, (entry, done))| {
+                    (entry, allocated[done], peaks(allocated, since, done), peaks(reserved, since, done))
+                });
+                let found = sampler.finish().into_iter().map(|sample| {
+                    let current = sample.stats.family(Family::AllocatedBytes).all.current;
+                    (sample.entry, current, sample.peak_allocated_bytes, sample.peak_reserved_bytes)
+                });
+                assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{at:?} {allocated:?} {reserved:?}");
+            }
+        }
+    }
 }

@@ -42,7 +42,7 @@ pub enum FrameKind {
 }
 
 /// Folders of installed libraries.
-const INSTALLED: [&str; 2] = ["site-packages", "dist-packages"];
+pub(crate) const INSTALLED: [&str; 2] = ["site-packages", "dist-packages"];
 /// PyTorch's folders and files, for a PyTorch that runs from source; names that begin with an underscore are also PyTorch's.
 const IN_TORCH: [&str; 24] = [
     "amp",

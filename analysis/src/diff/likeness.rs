@@ -14,6 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use parkade_recording::{Action, DeviceRecording, Entry, Recording, StackId, StackTable};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::frame_kind::INSTALLED;
 use crate::stacks::StackNames;
 
 /// Unrelated programs share individual sizes (512 bytes, powers of two), but rarely this many consecutive ones.
@@ -197,12 +198,12 @@ fn forms_of(names: &StackNames, table: &StackTable, stack: StackId) -> Forms {
     Forms { exact: exact.finish(), portable: portable.finish() }
 }
 
-/// Returns the part of a file's path that does not depend on the installation: the path inside the library folder or, outside
-/// of one, the file name.
-fn end_of_path(file: &str) -> &str {
-    let libraries = ["site-packages/", "dist-packages/"];
-    let inside = libraries.iter().find_map(|folder| file.rsplit_once(folder)).map(|(_, inside)| inside);
-    inside.unwrap_or_else(|| file.rsplit(['/', '\\']).next().unwrap_or(file))
+/// Returns the part of a file's path that does not depend on the installation: the folders inside the innermost library folder
+/// and the file name or, outside of a library, the file name.
+fn end_of_path(file: &str) -> Vec<&str> {
+    let names: Vec<&str> = file.split(['/', '\\']).collect();
+    let library = names.iter().rposition(|name| INSTALLED.contains(name));
+    names[library.map_or(names.len() - 1, |library| library + 1)..].to_vec()
 }
 
 /// Returns the first entry that differs in its action, in its size, or in the position of its block. A position is a segment,
@@ -250,6 +251,9 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -263,12 +267,58 @@ mod tests {
         assert_eq!(common(&[], &[1]), None);
     }
 
+    proptest! {
+        /// Compares with striking out equal runs one by one.
+        #[test]
+        fn every_request_in_common_counts_once(a in vec(0..3_u64, 0..12), b in vec(0..3_u64, 0..12)) {
+            let length = RUN.min(a.len()).min(b.len());
+            let runs = |sizes: &[u64]| (length..=sizes.len()).map(|end| sizes[end - length..end].to_vec()).collect::<Vec<_>>();
+            let (mut left, others) = (runs(&a), runs(&b));
+            let fewer = left.len().min(others.len());
+            for run in others {
+                if let Some(place) = left.iter().position(|other| *other == run) {
+                    left.swap_remove(place);
+                }
+            }
+            let both = runs(&a).len() - left.len();
+            let expected = (length > 0).then(|| both as f64 / fewer as f64);
+            prop_assert_eq!(requests_in_common(&a, &b), expected);
+            prop_assert_eq!(requests_in_common(&b, &a), expected);
+        }
+    }
+
+    /// The same file under any root, even one that itself lies in a library, has the same end.
     #[test]
     fn folders_do_not_count() {
-        assert_eq!(end_of_path("/a/venv/lib/site-packages/torch/nn/linear.py"), "torch/nn/linear.py");
-        assert_eq!(end_of_path("/home/one/train.py"), "train.py");
-        assert_eq!(end_of_path("C:\\two\\train.py"), "train.py");
-        assert_eq!(end_of_path("train.py"), "train.py");
+        let roots = ["", "/", "/home/one/", "/a/site-packages/b/", "/usr/dist-packages/", "/my-site-packages/", "C:\\two\\"];
+        for (root, outer) in roots.iter().flat_map(|root| roots.map(|outer| (root, outer))) {
+            for separator in ["/", "\\"] {
+                let path = |names: &[&str]| outer.to_owned() + root.trim_start_matches('/') + &names.join(separator);
+                for library in ["site-packages", "dist-packages"] {
+                    let file = path(&[library, "torch", "nn", "linear.py"]);
+                    assert_eq!(end_of_path(&file), ["torch", "nn", "linear.py"], "{file}");
+                }
+            }
+        }
+        for file in
+            ["/home/one/train.py", "C:\\two\\train.py", "train.py", "/my-site-packages/train.py", "a/site-packages/train.py"]
+        {
+            assert_eq!(end_of_path(file), ["train.py"], "{file}");
+        }
+        assert_eq!(end_of_path(""), [""]);
+    }
+
+    /// A block that lies in a segment is identified by its offset there, and another one by its address.
+    #[test]
+    fn a_segment_ends_before_the_address_behind_it() {
+        let size = 20 * MIB;
+        let run = |segment: u64, offset: u64| {
+            [Entry::new(Action::SegmentAlloc, segment, size, 0), Entry::new(Action::Alloc, segment + offset, 512, 0)]
+        };
+        for offset in [0, 512, size - 512, size, size + 512] {
+            let found = first_difference(&run(1 << 40, offset), &run(1 << 41, offset));
+            assert_eq!(found, (offset >= size).then_some(1), "{offset}");
+        }
     }
 
     const MIB: u64 = 1 << 20;

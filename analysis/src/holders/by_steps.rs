@@ -293,6 +293,46 @@ mod tests {
         assert_eq!(kinds, [Kind::Unknown, Kind::Caches, Kind::Caches, Kind::Caches, Kind::Caches, Kind::Unknown]);
     }
 
+    /// Compares with the moments at which a block is in use, for every block and every set of steps among a few moments.
+    #[test]
+    fn a_block_is_carried_over_the_ends_at_which_it_is_in_use() {
+        const MOMENTS: u32 = 6;
+        for set in 0..1 << MOMENTS {
+            let ends: Vec<u32> = (0..MOMENTS).filter(|moment| set >> moment & 1 == 1).collect();
+            let steps = Steps { mark: None, ends: ends.clone() };
+            for (born, freed) in (0..MOMENTS).flat_map(|born| (born + 1..=MOMENTS).chain([NEVER]).map(move |freed| (born, freed)))
+            {
+                let block = BlockLife { address: 0, size: 512, requested: 512, stack: StackId::NONE, born, freed, gone: freed };
+                let is_in_use = |end: &u32| (born..freed).contains(end);
+                let carried: Vec<u32> = ends.iter().copied().filter(is_in_use).collect();
+                assert_eq!(ends[steps.ends_in(&block)], carried, "{ends:?} {born}..{freed}");
+                for until in 0..=MOMENTS {
+                    let is_after_the_first = ends.first().is_some_and(|&first| born > first);
+                    let expected = match carried[..] {
+                        [] if is_after_the_first && freed <= until => StepLife::Within,
+                        [] => StepLife::NotTold,
+                        _ => StepLife::Across,
+                    };
+                    assert_eq!(steps.life(&block, until), expected, "{ends:?} {born}..{freed}, until {until}");
+                }
+            }
+        }
+    }
+
+    /// An allocation belongs to the stretch that begins before it and ends at its moment or later.
+    #[test]
+    fn every_allocation_is_in_one_stretch() {
+        let program = Serving::of(3);
+        let recording = DeviceRecording { trace: program.trace.clone(), ..DeviceRecording::default() };
+        let run = Run::of(&program.log, &recording, &[]);
+        let last = program.trace.len() as u32;
+        for (from, to) in (0..=last).flat_map(|from| (0..=last).map(move |to| (from, to))) {
+            let places: Vec<usize> = made(&run, from, to).iter().map(|made| made.place).collect();
+            let is_in = |place: &usize| from < program.log.blocks[*place].born && program.log.blocks[*place].born <= to;
+            assert_eq!(places, (0..program.log.blocks.len()).filter(is_in).collect::<Vec<_>>(), "{from} to {to}");
+        }
+    }
+
     #[test]
     fn without_steps_nothing_is_told() {
         let (steps, told) = Serving::of(1).told(&[]);
