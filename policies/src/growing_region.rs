@@ -172,6 +172,10 @@ impl Policy for GrowingRegion {
         self.page
     }
 
+    fn searches_by_address(&self) -> bool {
+        matches!(self.fit, Fit::First | Fit::Next)
+    }
+
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         match self.find(heap, request) {

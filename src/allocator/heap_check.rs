@@ -14,6 +14,7 @@ use super::Allocator;
 use crate::block::{Block, BlockState, NIL};
 use crate::device::DeviceBackend;
 use crate::heap::PoolSlot;
+use crate::index::ByAddress;
 use crate::policy::Policy;
 use crate::stats::Family;
 use crate::trace::Observer;
@@ -109,6 +110,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn check_indexes(&self) -> Result<(), Violation> {
         let heap = self.heap();
         for pool in heap.pool_slots() {
+            self.check_addresses(pool)?;
             let listed: Vec<_> = heap
                 .free_blocks(pool)
                 .map(|view| {
@@ -126,6 +128,23 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             expected.sort_unstable();
             ensure(listed == expected, || {
                 format!("the free index of {pool:?} is {listed:?}, but the free blocks are {expected:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Checks the order by address, if the heap keeps one.
+    fn check_addresses(&self, pool: PoolSlot) -> Result<(), Violation> {
+        let heap = self.heap();
+        let Some(streams) = heap.by_address(pool) else { return Ok(()) };
+        for stream in 0..heap.streams_seen().len() as u16 {
+            let is_listed = |block: &Block| block.state == BlockState::Free && (block.pool, block.stream) == (pool.0, stream);
+            let free = heap.arena.occupied().map(|index| (heap.arena.at(index), index)).filter(|(block, _)| is_listed(block));
+            let mut expected: Vec<_> = free.map(|(block, index)| (block.address, block.size, index)).collect();
+            expected.sort_unstable();
+            let listed = streams.get(usize::from(stream)).map_or_else(|| Some(Vec::new()), ByAddress::listed);
+            ensure(listed.as_ref() == Some(&expected), || {
+                format!("the order by address of {pool:?} is {listed:?}, but the free blocks are {expected:?}")
             })?;
         }
         Ok(())
@@ -210,7 +229,7 @@ mod tests {
     use crate::block::{Block, BlockState, Marks, NIL};
     use crate::heap::PoolSlot;
     use crate::plain_device::PlainDevice;
-    use crate::policy::PyTorch;
+    use crate::policy::{PyTorch, Wrapper};
     use crate::settings::Settings;
     use crate::stats::{Family, Stats};
     use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
@@ -300,6 +319,38 @@ mod tests {
             core.heap.arena.at_mut(third).state = BlockState::Free;
         });
         assert_finds("the free index of", |core, [_, _, third, _]| core.heap.arena.at_mut(third).state = BlockState::Allocated);
+    }
+
+    #[test]
+    fn an_order_by_address_that_is_not_the_free_blocks() {
+        let policy = SearchesByAddress(PyTorch::new(Settings::default()));
+        let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), policy, ());
+        let out = core.allocate(Bytes(512), StreamId::DEFAULT).expect("room");
+        assert_eq!(core.check(), Ok(()));
+        let rest = core.heap.arena.at(out.id().index).next;
+        core.heap.arena.at_mut(rest).state = BlockState::Allocated;
+        let answer = core.check().expect_err("a violation").to_string();
+        core::mem::forget((core, out));
+        assert!(answer.starts_with("the order by address of"), "{answer}");
+    }
+
+    /// PyTorch's policy, for which the heap keeps an order by address that it does not need.
+    struct SearchesByAddress(PyTorch);
+
+    impl Wrapper for SearchesByAddress {
+        type Inner = PyTorch;
+
+        fn inner(&self) -> &PyTorch {
+            &self.0
+        }
+
+        fn inner_mut(&mut self) -> &mut PyTorch {
+            &mut self.0
+        }
+
+        fn searches_by_address(&self) -> bool {
+            true
+        }
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let profile = policy.profile();
         let order = if device.completes_by_handle() { StreamOrder::ByHandle } else { StreamOrder::Hashed(device.index()) };
         let (pending, reservations) = (Pending::new(order), Reservations::new());
-        let heap = Heap::new(profile, total_memory);
+        let heap = Heap::new(profile, policy.searches_by_address(), total_memory);
         let (device_ranges, callbacks, identity) = (DeviceRanges::default(), Vec::new(), Identity::new());
         Allocator {
             device,

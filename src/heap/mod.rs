@@ -19,7 +19,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots};
-use crate::index::FreeIndex;
+use crate::index::{ByAddress, FreeIndex};
 use crate::profile::{Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 pub(crate) use expandable::{GrowsFrom, LENDABLE};
@@ -87,11 +87,12 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Creates an empty heap for a device with `device_total` bytes.
-    pub(crate) fn new(profile: &Profile, device_total: Bytes) -> Heap {
+    /// Creates an empty heap for a device with `device_total` bytes. `searches_by_address` is
+    /// [`Policy::searches_by_address`](crate::policy::Policy::searches_by_address).
+    pub(crate) fn new(profile: &Profile, searches_by_address: bool, device_total: Bytes) -> Heap {
         Heap {
             arena: Arena::new(profile.tie_break == TieBreak::BlockAge),
-            free: vec![FreeIndex::default(), FreeIndex::default()],
+            free: vec![FreeIndex::new(searches_by_address), FreeIndex::new(searches_by_address)],
             unmapped: vec![Unmapped::default(), Unmapped::default()],
             streams: Streams::new(),
             reserved: 0,
@@ -101,7 +102,7 @@ impl Heap {
             tie_break: profile.tie_break,
             segments_made: 0,
             device_total: device_total.0,
-            own: OwnState::default(),
+            own: OwnState::new(searches_by_address),
         }
     }
 
@@ -144,7 +145,7 @@ impl Heap {
         let pools = usize::from(pool_number) + 1;
         if self.reserved_by.len() < pools {
             self.reserved_by.resize(pools, 0);
-            self.free.resize_with(2 * pools, FreeIndex::default);
+            self.free.resize_with(2 * pools, || FreeIndex::new(self.own.searches_by_address));
             self.unmapped.resize_with(2 * pools, Unmapped::default);
         }
         Ok(())
@@ -197,6 +198,11 @@ impl Heap {
         })
     }
 
+    /// The collection's free blocks by address, by stream slot, if the policy searches by address.
+    pub(crate) fn by_address(&self, pool: PoolSlot) -> Option<&[ByAddress]> {
+        self.free[usize::from(pool.0)].by_address()
+    }
+
     /// Removes a free block from its index.
     #[inline]
     pub(crate) fn detach(&mut self, index: u32) {
@@ -231,7 +237,9 @@ impl Heap {
         debug_assert_eq!(block.state, BlockState::Free);
         block.stamp = stamp;
         let (pool, stream, rest) = (usize::from(block.pool), block.stream, block.size - size);
-        let free = self.free[pool].of_mut(stream).expect("a free block is in the index of its stream");
+        let free = &mut self.free[pool];
+        free.note_cut(block, size);
+        let free = free.of_mut(stream).expect("a free block is in the index of its stream");
         let before = free.resize(slots, index, rest);
         let low = vacant.split(slots, index, size);
         vacant.give_rank(slots, low);
@@ -353,8 +361,8 @@ impl Heap {
         free.bin_displaced(slots, before);
     }
 
-    /// Does the same if its neighbours may belong to other streams, if the policy keeps free blocks apart, or if the
-    /// stream never had a free block in this collection.
+    /// Does the same if its neighbours may belong to other streams, if the policy keeps free blocks apart or searches them
+    /// by address, or if the stream never had a free block in this collection.
     #[cold]
     #[inline(never)]
     fn put_back_slowly(&mut self, index: u32, stamp: u64, joins: &dyn Fn(&FreePair) -> bool) -> Coalesced {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{Heap, PoolSlot};
-use crate::block::{Block, BlockId, BlockState, NIL};
+use crate::block::{BlockId, BlockState, NIL};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 /// A free block as policies see it.
@@ -65,15 +65,12 @@ impl Heap {
     }
 
     /// The free block with the lowest address in the pool and stream, among those that have at least `size` bytes and
-    /// end after `from`. Checks every block that is large enough.
+    /// end after `from`. Checks every block that is large enough, unless
+    /// [`Policy::searches_by_address`](crate::policy::Policy::searches_by_address) is true.
     #[must_use]
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
-        let large_enough = self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0);
-        // A view is built only of the result, which halves the time of the search.
-        let ends_after = |block: &Block| block.address + block.size > from.0;
-        let lowest =
-            large_enough.filter(|&index| ends_after(self.arena.at(index))).min_by_key(|&index| self.arena.at(index).address);
+        let lowest = self.free[usize::from(pool.0)].lowest_at_least(&self.arena, slot, size.0, from.0);
         lowest.map(|index| self.view(index))
     }
 

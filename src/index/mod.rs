@@ -3,24 +3,34 @@
 //! PyTorch keeps the free blocks of a pool in one set ordered by stream, size and address, all unsigned and ascending
 //! (spec 2.3). [`FreeIndex`] answers the queries of PyTorch's rules: the first block of a stream with at least a given
 //! size, and walks up and down from there. Between size and address, the order also includes the block's rank, which
-//! is 0 for all blocks under rules that do not use it.
+//! is 0 for all blocks under rules that do not use it. If the policy searches by address, the index keeps the blocks in
+//! that order too.
 
 mod bins;
+mod by_address;
 mod by_size;
 mod crowded;
 
 use alloc::vec::Vec;
 
 use crate::block::{Block, Slots};
+pub(crate) use by_address::ByAddress;
 pub(crate) use by_size::BySize;
 
 /// The free blocks of one collection, by stream slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeIndex {
     streams: Vec<BySize>,
+    /// The same blocks by address, by stream slot, if the policy searches by address.
+    by_address: Option<Vec<ByAddress>>,
 }
 
 impl FreeIndex {
+    /// Creates an empty index.
+    pub(crate) fn new(searches_by_address: bool) -> FreeIndex {
+        FreeIndex { streams: Vec::new(), by_address: searches_by_address.then(Vec::new) }
+    }
+
     /// The blocks of one stream; `None` if the stream never had a free block.
     #[inline(always)]
     pub(crate) fn of(&self, stream_slot: u16) -> Option<&BySize> {
@@ -36,6 +46,14 @@ impl FreeIndex {
     /// Adds a block. Its stream, size, rank and address must not change until it is removed.
     #[inline]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
+        if let Some(streams) = &mut self.by_address {
+            let block = slots.at(index);
+            let slot = usize::from(block.stream);
+            if streams.len() <= slot {
+                streams.resize_with(slot + 1, ByAddress::default);
+            }
+            streams[slot].insert(block, index);
+        }
         match self.of_mut(slots.at(index).stream) {
             Some(blocks) => blocks.insert(slots, index),
             None => self.insert_first(slots, index),
@@ -54,10 +72,39 @@ impl FreeIndex {
     /// Removes a block that is in the index.
     #[inline]
     pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
+        self.with_address(slots.at(index), ByAddress::remove);
         match self.of_mut(slots.at(index).stream) {
             Some(blocks) => blocks.remove(slots, index),
             None => debug_assert!(false, "a block that is not in the free index was removed"),
         }
+    }
+
+    /// Records that the low `size` bytes of a block will be split off. Must be called before the block changes.
+    #[inline(always)]
+    pub(crate) fn note_cut(&mut self, block: &Block, size: u64) {
+        self.with_address(block, |blocks, block| blocks.cut(block, size));
+    }
+
+    /// Changes the order by address that contains the block, if there is one.
+    #[inline(always)]
+    fn with_address(&mut self, block: &Block, change: impl FnOnce(&mut ByAddress, &Block)) {
+        if let Some(blocks) = self.by_address.as_mut().and_then(|streams| streams.get_mut(usize::from(block.stream))) {
+            change(blocks, block);
+        }
+    }
+
+    /// The lowest block of the stream that has at least `size` bytes and ends after `from`.
+    pub(crate) fn lowest_at_least(&self, slots: &[Block], stream_slot: u16, size: u64, from: u64) -> Option<u32> {
+        if let Some(streams) = &self.by_address {
+            return streams.get(usize::from(stream_slot))?.lowest_at_least(size, from);
+        }
+        let ends_after = |&index: &u32| slots.at(index).address + slots.at(index).size > from;
+        self.at_least(slots, stream_slot, size).filter(ends_after).min_by_key(|&index| slots.at(index).address)
+    }
+
+    /// The blocks by address, by stream slot, if the policy searches by address.
+    pub(crate) fn by_address(&self) -> Option<&[ByAddress]> {
+        self.by_address.as_deref()
     }
 
     /// The first block of the stream with at least `size` bytes.

@@ -353,6 +353,13 @@ pub trait Policy {
         false
     }
 
+    /// Whether the heap keeps free blocks in the order of their addresses too, so that
+    /// [`Heap::lowest_at_least`] does not check every block that is large enough. The allocator asks only once, when it is
+    /// created. Other answers of the heap do not depend on it.
+    fn searches_by_address(&self) -> bool {
+        false
+    }
+
     /// The number of bytes to map for a request that no free block of expandable segments can serve, before rounding
     /// up to pages; at least the request's size. Any excess becomes a free block after the request.
     fn growth(&self, request: &Request) -> Bytes {

@@ -17,7 +17,9 @@ pub(in crate::heap) struct OwnState {
     mixes_streams: bool,
     /// Whether the policy has ever kept two adjacent free blocks apart.
     keeps_apart: bool,
-    /// Whether either is true, so that the path of a free checks only one flag.
+    /// Whether the policy searches free blocks by address.
+    pub(in crate::heap) searches_by_address: bool,
+    /// Whether any of these is true, so that the path of a free checks only one flag.
     pub(in crate::heap) coalesces_slowly: bool,
     /// Whether any part of an expandable segment has ever served another pool.
     pub(super) has_parts_elsewhere: bool,
@@ -32,6 +34,21 @@ pub(in crate::heap) struct OwnState {
 }
 
 impl OwnState {
+    /// The state of an empty heap.
+    pub(in crate::heap) fn new(searches_by_address: bool) -> OwnState {
+        OwnState {
+            mixes_streams: false,
+            keeps_apart: false,
+            searches_by_address,
+            coalesces_slowly: searches_by_address,
+            has_parts_elsewhere: false,
+            waits_left: MOST_WAITS,
+            handles: BTreeMap::new(),
+            untouched: Untouched::default(),
+            refined_page: None,
+        }
+    }
+
     pub(super) fn mixes_streams(&self) -> bool {
         self.mixes_streams
     }
@@ -48,20 +65,5 @@ impl OwnState {
     /// Records that the policy has kept two adjacent free blocks apart.
     pub(in crate::heap) fn note_kept_apart(&mut self) {
         (self.keeps_apart, self.coalesces_slowly) = (true, true);
-    }
-}
-
-impl Default for OwnState {
-    fn default() -> OwnState {
-        OwnState {
-            mixes_streams: false,
-            keeps_apart: false,
-            coalesces_slowly: false,
-            has_parts_elsewhere: false,
-            waits_left: MOST_WAITS,
-            handles: BTreeMap::new(),
-            untouched: Untouched::default(),
-            refined_page: None,
-        }
     }
 }

@@ -303,6 +303,10 @@ impl Policy for Drawn {
         self.lends_to_pools
     }
 
+    fn searches_by_address(&self) -> bool {
+        self.fit == 2
+    }
+
     /// This is decided by an existing draw, so that the other draws stay the same.
     fn waits_for_pools(&self, heap: &Heap) -> bool {
         self.takes_high_end && (heap.reserved().get() / self.segment.max(1)).is_multiple_of(2)
