@@ -46,14 +46,7 @@ impl FreeIndex {
     /// Adds a block. Its stream, size, rank and address must not change until it is removed.
     #[inline]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
-        if let Some(streams) = &mut self.by_address {
-            let block = slots.at(index);
-            let slot = usize::from(block.stream);
-            if streams.len() <= slot {
-                streams.resize_with(slot + 1, ByAddress::default);
-            }
-            streams[slot].insert(block, index);
-        }
+        self.with_address(slots.at(index), |blocks, block| blocks.insert(block, index));
         match self.of_mut(slots.at(index).stream) {
             Some(blocks) => blocks.insert(slots, index),
             None => self.insert_first(slots, index),
@@ -85,12 +78,24 @@ impl FreeIndex {
         self.with_address(block, |blocks, block| blocks.cut(block, size));
     }
 
-    /// Changes the order by address that contains the block, if there is one.
+    /// Changes the order by address of the block's stream, if the policy searches by address.
     #[inline(always)]
     fn with_address(&mut self, block: &Block, change: impl FnOnce(&mut ByAddress, &Block)) {
-        if let Some(blocks) = self.by_address.as_mut().and_then(|streams| streams.get_mut(usize::from(block.stream))) {
-            change(blocks, block);
+        if self.by_address.is_some() {
+            self.change_by_address(block, change);
         }
+    }
+
+    // Out of line, so that policies that do not search by address pay only for the check.
+    #[cold]
+    #[inline(never)]
+    fn change_by_address(&mut self, block: &Block, change: impl FnOnce(&mut ByAddress, &Block)) {
+        let Some(streams) = &mut self.by_address else { return };
+        let slot = usize::from(block.stream);
+        if streams.len() <= slot {
+            streams.resize_with(slot + 1, ByAddress::default);
+        }
+        change(&mut streams[slot], block);
     }
 
     /// The lowest block of the stream that has at least `size` bytes and ends after `from`.
