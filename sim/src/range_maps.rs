@@ -42,12 +42,17 @@ impl Holes {
 
     /// Takes `length` from the start of the lowest hole that is long enough (first fit), if there is one.
     pub(crate) fn take_first_fit(&mut self, length: u64) -> Option<u64> {
-        let (start, found) = self.first_fit(length)?;
-        self.by_start.remove(&start);
-        if found > length {
-            self.by_start.insert(start + length, found - length);
-        }
+        let (start, _) = self.first_fit(length)?;
+        self.take_start(start, length);
         Some(start)
+    }
+
+    /// Takes `length` from the start of the hole that begins at `start` and is long enough.
+    pub(crate) fn take_start(&mut self, start: u64, length: u64) {
+        let found = self.by_start.remove(&start);
+        if let Some(rest) = found.and_then(|found| found.checked_sub(length)).filter(|&rest| rest > 0) {
+            self.by_start.insert(start + length, rest);
+        }
     }
 
     /// Returns an upper bound on the length of the holes; the longest hole may be shorter.

@@ -5,6 +5,7 @@
 //! bookkeeping: each address is in a hole of a chunk, in the space between chunks, used by the program, used by other
 //! code ("hidden"), or not known to be free.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::range_maps::{Holes, Intervals};
@@ -26,8 +27,9 @@ struct Chunks {
     by_age: BTreeMap<i64, Chunk>,
     /// The chunks' ages, by first address.
     ages: BTreeMap<u64, i64>,
-    /// An upper bound on the length of a chunk's holes, with the chunk's age.
-    room: BTreeSet<(u64, i64)>,
+    /// The chunks' ages, by an upper bound on the length of a chunk's holes. There are few different lengths, because
+    /// chunks of the same size fill up in the same way.
+    room: BTreeMap<u64, BTreeSet<i64>>,
 }
 
 impl Chunks {
@@ -52,8 +54,18 @@ impl Chunks {
 
     fn insert(&mut self, age: i64, chunk: Chunk) {
         self.ages.insert(chunk.start, age);
-        self.room.insert((chunk.holes.longest_at_most(), age));
+        self.room.entry(chunk.holes.longest_at_most()).or_default().insert(age);
         self.by_age.insert(age, chunk);
+    }
+
+    /// Removes a chunk from the order by room.
+    fn forget_room(&mut self, length: u64, age: i64) {
+        if let Entry::Occupied(mut ages) = self.room.entry(length) {
+            ages.get_mut().remove(&age);
+            if ages.get().is_empty() {
+                ages.remove();
+            }
+        }
     }
 
     /// Returns the chunk that contains an address.
@@ -70,8 +82,8 @@ impl Chunks {
         let changed = change(chunk);
         let now = chunk.holes.longest_at_most();
         if now != before {
-            self.room.remove(&(before, age));
-            self.room.insert((now, age));
+            self.forget_room(before, age);
+            self.room.entry(now).or_default().insert(age);
         }
         Some(changed)
     }
@@ -81,7 +93,7 @@ impl Chunks {
         let start = self.at(address)?.start;
         let age = self.ages.remove(&start)?;
         let chunk = self.by_age.remove(&age)?;
-        self.room.remove(&(chunk.holes.longest_at_most(), age));
+        self.forget_room(chunk.holes.longest_at_most(), age);
         Some(chunk)
     }
 
@@ -95,15 +107,8 @@ impl Chunks {
     /// Returns the address and length of the lowest hole with at least `bytes` bytes in the newest chunk that has one.
     fn newest_fit(&mut self, bytes: u64) -> Option<(u64, u64)> {
         loop {
-            // There are few different lengths, because chunks of the same size fill up in the same way.
-            let mut newest: Option<i64> = None;
-            let mut next = self.room.range((bytes, i64::MIN)..).next();
-            while let Some(&(length, _)) = next {
-                let of_length = self.room.range(..=(length, i64::MAX)).next_back();
-                newest = newest.max(of_length.map(|&(_, age)| age));
-                next = length.checked_add(1).and_then(|longer| self.room.range((longer, i64::MIN)..).next());
-            }
-            let start = self.by_age.get(&newest?)?.start;
+            let newest = self.room.range(bytes..).filter_map(|(_, ages)| ages.last()).max()?;
+            let start = self.by_age.get(newest)?.start;
             // This fails only if the hole has been taken since then, in which case the chunk's recorded room shrinks.
             if let Some(hole) = self.change(start, |chunk| chunk.holes.first_fit(bytes))? {
                 return Some(hole);
@@ -164,7 +169,7 @@ impl Layout {
     pub(super) fn take(&mut self, spot: Spot, bytes: u64) {
         match spot {
             Spot::Hole { address, .. } => {
-                self.chunks.change(address, |chunk| chunk.holes.remove(address, bytes));
+                self.chunks.change(address, |chunk| chunk.holes.take_start(address, bytes));
             }
             Spot::New { address, .. } => {
                 let length = bytes.next_multiple_of(GRANULE_BYTES);
