@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use super::allocation::PackedId;
 use super::{Allocation, Allocator};
 use crate::block::{BlockState, Marks};
 use crate::device::DeviceBackend;
@@ -243,6 +244,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(adopted.size) {
             self.stats.oversize_allocations.increase(1);
         }
-        Some(Allocation::new(address, self.heap.arena.id(index), self.identity.own()))
+        Some(Allocation::new(address, PackedId::of(self.heap.arena.id(index)), self.identity.own()))
     }
 }

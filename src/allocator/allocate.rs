@@ -4,6 +4,9 @@
 //! only way to the program: it takes a free block and the part of it that the request gets, and the rest stays free. If
 //! no free block serves the request, the retry ladder makes one free first (`ladder.rs`).
 
+use alloc::boxed::Box;
+
+use super::allocation::PackedId;
 use super::{Allocation, Allocator};
 use crate::block::{BlockId, BlockState};
 use crate::device::DeviceBackend;
@@ -55,7 +58,23 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ///
     /// # Errors
     /// See [`AllocError`].
+    #[inline(always)]
     pub fn raw_allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
+        let id = self.serve(requested, stream).map_err(|error| *error)?;
+        let address = self.heap.arena.at(id.slot()).address;
+        Ok(Allocation::new(DeviceAddress(address), id, self.identity.own()))
+    }
+
+    /// Serves a request. The result is small, so that it is returned in registers: a program that moves an allocation
+    /// right after it was returned in memory stalls until all of its fields reach the cache.
+    #[inline(never)]
+    fn serve(&mut self, requested: Bytes, stream: StreamId) -> Result<PackedId, Box<AllocError>> {
+        self.find_and_hand_out(requested, stream).map(|allocation| allocation.id).map_err(Box::new)
+    }
+
+    /// Finds or makes a free block for a request and hands it out.
+    #[inline(always)]
+    fn find_and_hand_out(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         let (request, stream_slot) = self.prepare(requested, stream)?;
         // Only PyTorch 2.9 has this rule.
         if self.heap.private_pools().needs_capture() && self.policy.reuses_in_captures() {
@@ -180,7 +199,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.stats.oversize_allocations.increase(1);
         }
         self.tell(TraceAction::Alloc, part, address, request.requested.0);
-        Allocation::new(DeviceAddress(address), id, self.identity.own())
+        Allocation::new(DeviceAddress(address), PackedId::of(id), self.identity.own())
     }
 }
 

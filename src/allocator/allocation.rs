@@ -10,6 +10,7 @@
 //! originals.
 
 use alloc::sync::Arc;
+use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::{fmt, iter};
 
@@ -22,19 +23,25 @@ use crate::units::DeviceAddress;
 #[must_use = "memory that is not freed stays allocated"]
 pub struct Allocation {
     address: DeviceAddress,
-    id: PackedId,
+    pub(super) id: PackedId,
     pub(super) maker: Maker,
 }
 
 /// A block's slot and generation as one number. Two fields would be stored separately, and a program that moves the
 /// allocation immediately, as most do, would stall until both stores reach the cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct PackedId(u64);
+pub(super) struct PackedId(u64);
 
 impl PackedId {
     #[inline(always)]
-    fn of(BlockId { index, generation }: BlockId) -> PackedId {
+    pub(super) fn of(BlockId { index, generation }: BlockId) -> PackedId {
         PackedId(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    /// The block's slot.
+    #[inline(always)]
+    pub(super) fn slot(self) -> u32 {
+        self.0 as u32
     }
 
     #[inline(always)]
@@ -59,8 +66,8 @@ impl fmt::Debug for Allocation {
 
 impl Allocation {
     #[inline(always)]
-    pub(super) fn new(address: DeviceAddress, id: BlockId, maker: Maker) -> Allocation {
-        Allocation { address, id: PackedId::of(id), maker }
+    pub(super) fn new(address: DeviceAddress, id: PackedId, maker: Maker) -> Allocation {
+        Allocation { address, id, maker }
     }
 
     /// The block's slot and generation.
@@ -82,12 +89,18 @@ impl Allocation {
     }
 }
 
-/// The number of allocators made so far in this process.
-static MADE: AtomicUsize = AtomicUsize::new(0);
+/// One more than the number of allocators made so far in this process.
+static NEXT: AtomicUsize = AtomicUsize::new(1);
 
-/// The number of the allocator that made an allocation.
+/// The number of the allocator that made an allocation. It is never zero, so that an optional allocation is no larger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
-pub(super) struct Maker(usize);
+pub(super) struct Maker(NonZeroUsize);
+
+impl Maker {
+    fn next() -> Maker {
+        Maker(NonZeroUsize::new(NEXT.fetch_add(1, Ordering::Relaxed)).expect("fewer than 2^64 allocators"))
+    }
+}
 
 /// An allocator's number, and the numbers of the allocators that it was cloned from.
 pub(super) struct Identity {
@@ -108,7 +121,7 @@ struct Original {
 
 impl Identity {
     pub(super) fn new() -> Identity {
-        Identity { own: Maker(MADE.fetch_add(1, Ordering::Relaxed)), original: None }
+        Identity { own: Maker::next(), original: None }
     }
 
     /// The identity of a clone, which accepts the allocations of its originals.
@@ -192,8 +205,8 @@ mod tests {
         for _ in 0..100_000 {
             last = last.of_clone();
         }
-        assert!(last.accepts(first) && !last.accepts(Maker(usize::MAX)));
-        let way = iter::successors(last.original.as_deref(), |one| one.toward(Maker(0)));
+        assert!(last.accepts(first) && !last.accepts(Maker(NonZeroUsize::MAX)));
+        let way = iter::successors(last.original.as_deref(), |one| one.toward(Maker(NonZeroUsize::MIN)));
         assert!(way.count() < 50);
     }
 }
