@@ -60,10 +60,14 @@ impl SharedNames {
     }
 }
 
+/// The kind of a failure whose reason is a [`parkade::policy::PolicyFault`].
+const POLICY: &str = "policy";
+
 /// The reason why an operation failed, as the harness prints it: the C++ exception that it would have caught, and the
 /// message.
 struct Failure {
-    /// `c10` for `c10::Error`, `oom` for `c10::OutOfMemoryError`, `std` for any other `std::exception`.
+    /// `c10` for `c10::Error`, `oom` for `c10::OutOfMemoryError`, `std` for any other `std::exception`; [`POLICY`] exists only
+    /// here.
     kind: &'static str,
     message: String,
 }
@@ -81,6 +85,7 @@ impl Failure {
         |error| {
             let kind = match error {
                 AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => "oom",
+                AllocError::Policy(_) => POLICY,
                 _ => "c10",
             };
             Failure { kind, message: error.message(profile) }
@@ -693,6 +698,8 @@ pub struct OpsRunner {
     session: Session,
     /// The number of operations so far.
     count: u64,
+    /// The first operation that failed because of an answer of the policy, and the reason.
+    fault: Option<String>,
     /// Whether the allocator reads the device's properties before it creates the next memory handle.
     asks_for_handle_types: bool,
 }
@@ -704,7 +711,7 @@ impl OpsRunner {
     /// Returns PyTorch's error if it refuses the settings string.
     pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
         let asks_for_handle_types = options.profile.handle_types == HandleTypes::Asked;
-        Ok(OpsRunner { session: Session::new(options)?, count: 0, asks_for_handle_types })
+        Ok(OpsRunner { session: Session::new(options)?, count: 0, fault: None, asks_for_handle_types })
     }
 
     /// Creates a runner on a fresh device that a different policy decides on. The settings of the options have no effect; messages
@@ -712,7 +719,14 @@ impl OpsRunner {
     #[must_use]
     pub fn under(options: &OpsOptions, policy: Box<dyn Policy + Send>) -> OpsRunner {
         let asks_for_handle_types = options.profile.handle_types == HandleTypes::Asked;
-        OpsRunner { session: Session::under(options, Rules::Other(policy)), count: 0, asks_for_handle_types }
+        OpsRunner { session: Session::under(options, Rules::Other(policy)), count: 0, fault: None, asks_for_handle_types }
+    }
+
+    /// Returns the first operation that failed because the policy gave an answer that it must not give, and the reason; `None` if
+    /// there was none. The answer of such an operation has `"err":"policy"`.
+    #[must_use]
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
     }
 
     /// Runs one line of the script. Returns its answer, a JSON object, or `None` for a line without an operation.
@@ -747,6 +761,9 @@ impl OpsRunner {
             Ok(fields) => out.push_str(&fields),
             Err(Failure { kind, message }) => {
                 out.push_str(&format!(",\"err\":\"{kind}\",\"msg\":{}", text::quoted(&message)));
+                if kind == POLICY && self.fault.is_none() {
+                    self.fault = Some(format!("{}: {message}", line.joined()));
+                }
             }
         }
         self.append_record(&mut out);
