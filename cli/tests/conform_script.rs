@@ -25,6 +25,44 @@ fn a_script_names_its_entry_and_its_sequence() {
     }
 }
 
+fn listed(policy: &str) -> Vec<String> {
+    let run = call(&["conform", "--list", "--policy", policy]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{policy}");
+    let titles = run.out.split_whitespace().filter(|word| word.starts_with("law/policy/"));
+    let policies = titles.map(|title| title["law/policy/".len()..].rsplit_once('/').expect("a policy and a law").0.to_owned());
+    let mut policies: Vec<String> = policies.collect();
+    policies.dedup();
+    policies
+}
+
+/// A mistake may show only under some values.
+#[test]
+fn a_grid_is_checked_at_each_point_and_a_name_also_at_the_borders() {
+    assert_eq!(listed("bfc:waste=1MiB/64MiB"), ["bfc:waste=1MiB", "bfc:waste=64MiB"]);
+    assert_eq!(listed("bfc:waste=1MiB"), ["bfc:waste=1MiB"]);
+    let borders = ["bfc:kind=one-region", "bfc:kind=xla", "bfc:kind=xla-growth", "bfc:waste=256B", "bfc:waste=16TiB"];
+    assert_eq!(listed("bfc"), [&["bfc"], &borders[..]].concat());
+    assert_eq!(listed("stalloc"), ["stalloc"]);
+    let run = call(&["conform", "--policy", "bfc:waste=1MiB/64MiB", "--filter", "/at-once", "--cases", "10", "--json"]);
+    assert_eq!((run.code, run.out.lines().count()), (0, 2), "{}{}", run.out, run.err);
+    let run = call(&["conform", "--policy", "bfc:waste=1B/64MiB"]);
+    assert!(run.code == 2 && run.err.contains("waste=1B is not possible"), "{}", run.err);
+}
+
+/// The borders get a tenth of the sequences.
+#[test]
+fn a_name_gets_every_sequence_and_its_borders_a_part() {
+    let run = call(&["conform", "--policy", "bfc", "--filter", "/at-once", "--cases", "20"]);
+    let programs = |policy: &str| {
+        let start = format!("  policy/{policy}/at-once ");
+        let row = run.out.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{policy}: {}", run.out));
+        // Only a terminal cuts a row.
+        assert!(row.contains(" loads") && !row.contains("..."), "{row}");
+        row.contains("operations in 20 programs").then_some(20).or(row.contains("operations in 2 programs").then_some(2))
+    };
+    assert_eq!((run.code, programs("bfc"), programs("bfc:waste=256B")), (0, Some(20), Some(2)), "{}", run.out);
+}
+
 #[test]
 fn a_file_that_is_no_script_is_refused() {
     let folder = Folder::new("conform-script");
@@ -35,6 +73,11 @@ fn a_file_that_is_no_script_is_refused() {
     refused("alloc a 1\n", "no line `# entry GROUP/NAME`");
     refused("# entry law/policy/bfc/seeded\nalloc a 1\n", "neither a line `# program ...`");
     refused("# entry law/nothing\n# program []\n", "there is no entry law/nothing");
+    let elsewhere =
+        "there is no policy \"mine\"; parkade sweep --list lists all; if a program of yours declares the policy, run that";
+    refused("# entry law/policy/mine/seeded\n# program []\n", elsewhere);
+    let grid = call(&["conform", "--script", &corpus("law.policy.compaction.seeded.1"), "--policy", "bfc:waste=1MiB/2MiB"]);
+    assert!(grid.code == 2 && grid.err.contains("bfc:waste=1MiB/2MiB is 2: name one of them"), "{}", grid.err);
     let run = call(&["conform", "--script", "/nowhere", "--filter", "law"]);
     assert!(run.code == 2 && run.err.contains("--filter"), "{}", run.err);
     let broken = folder.file("broken.txt", b"# entry law/policy/bfc/seeded\n# program {\"pages\":3}\n");

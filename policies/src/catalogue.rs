@@ -15,6 +15,7 @@ use parkade::settings::Settings;
 
 use crate::entry::{Entry, Named};
 use crate::items::{base, cut};
+use crate::parameter::Parameter;
 use crate::{bfc, compaction, cuda_async, gmlake, growing_region, pytorch, rescue, rmm_pool, stalloc};
 
 /// The declarations of all policies.
@@ -207,6 +208,24 @@ impl Policies {
         Ok(policies)
     }
 
+    /// The same policy with each of its parameters at each [border](Parameter::borders) in turn, while the others keep their
+    /// defaults. Empty if the name has parameters. Values that the policy refuses, and the defaults, are left out.
+    ///
+    /// ```
+    /// # use parkade_policies::Policies;
+    /// let borders = Policies::default().borders(&Policies::default().named("bfc")?);
+    /// let names: Vec<&str> = borders.iter().map(|policy| &*policy.name).collect();
+    /// assert_eq!(names, ["bfc:kind=one-region", "bfc:kind=xla", "bfc:kind=xla-growth", "bfc:waste=256B", "bfc:waste=16TiB"]);
+    /// # Ok::<(), parkade_policies::Unknown>(())
+    /// ```
+    #[must_use]
+    pub fn borders(self, policy: &Named) -> Vec<Named> {
+        let values = |parameter: &'static Parameter| parameter.borders().into_iter().map(|value| (parameter.key, value));
+        let texts = policy.own_parameters().iter().flat_map(values);
+        let names = texts.map(|(key, value)| format!("{}:{key}={value}", policy.entry.name));
+        names.filter_map(|name| self.named(&name).ok()).filter(|border| border.name != policy.name).collect()
+    }
+
     /// The replacement of a policy that had this name.
     fn former(self, base: &str, text: &str) -> Option<Unknown> {
         if let Some((_, now)) = RENAMED.iter().find(|(before, _)| *before == base) {
@@ -257,7 +276,6 @@ mod tests {
     use parkade::units::{Bytes, PoolClass};
 
     use super::*;
-    use crate::parameter::Parameter;
 
     fn why(name: &str) -> String {
         named(name).expect_err(name).to_string()
@@ -332,7 +350,10 @@ mod tests {
             ("pytorch-expandable:release=2.15", "pytorch-expandable has no parameters; pytorch has"),
             ("bfc:handle=4MiB", "bfc has no parameter \"handle\"; it has kind, waste"),
             ("bfc:waste=1", "waste=1 is not possible; waste is a size from 256B to 16TiB with its unit"),
-            ("bfc:kind=xla/growth", "kind=xla/growth is several values, which only the policies of parkade sweep may have"),
+            (
+                "bfc:kind=xla/growth",
+                "kind=xla/growth is several values, which only parkade sweep -p and parkade conform --policy take",
+            ),
             ("bfc:kind=xla;kind=xla", "the parameter kind is given twice"),
             ("bfc:kind", "kind has no value; kind is one of growth, one-region, xla, xla-growth"),
             ("first-fit:fit=next", "it is called best-fit-remap:fit=first"),

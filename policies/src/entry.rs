@@ -103,7 +103,9 @@ impl Entry {
             }
             seen.push(parameter.key);
             if cut(value, '/').nth(1).is_some() {
-                return Err(format!("{key}={value} is several values, which only the policies of parkade sweep may have"));
+                return Err(format!(
+                    "{key}={value} is several values, which only parkade sweep -p and parkade conform --policy take"
+                ));
             }
             values.set(parameter.key, Some(parameter.checked(without_brackets(value))?));
         }

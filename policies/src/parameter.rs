@@ -6,6 +6,7 @@
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::fmt;
 
 use parkade::units::Bytes;
@@ -111,6 +112,20 @@ impl Parameter {
         match self.accepts {
             Accepts::Choice(values) => values,
             _ => &[],
+        }
+    }
+
+    /// The values at the borders of what it accepts: each word of a choice, the least and the greatest number or size, and the
+    /// word for "no limit". Empty for a text.
+    #[must_use]
+    pub fn borders(&self) -> Vec<String> {
+        match self.accepts {
+            Accepts::Choice(values) => values.iter().map(ToString::to_string).collect(),
+            Accepts::Number { least, most } => alloc::vec![least.to_string(), most.to_string()],
+            Accepts::Size { least, most, unlimited } => {
+                [least, most].map(size_text).into_iter().chain(unlimited.map(ToString::to_string)).collect()
+            }
+            Accepts::Text(_) => Vec::new(),
         }
     }
 
@@ -266,6 +281,17 @@ mod tests {
     }
 
     #[test]
+    fn the_borders_of_a_parameter_are_values_that_it_accepts() {
+        const WORD: Parameter = Parameter::choice("word", "", "a", &["a", "b", "c"]);
+        const TEXT: Parameter = Parameter::text("text", "", "", "any text");
+        let borders: [&[&str]; 4] = [&["512B", "1GiB", "all"], &["0", "100"], &["a", "b", "c"], &[]];
+        for (parameter, expected) in [WASTE, SHARE, WORD, TEXT].iter().zip(borders) {
+            assert_eq!(parameter.borders(), expected, "{}", parameter.key);
+            assert!(expected.iter().all(|value| parameter.checked(value).as_deref() == Ok(*value)), "{}", parameter.key);
+        }
+    }
+
+    #[test]
     fn a_refusal_names_the_parameter_the_value_and_the_range() {
         let waste = "waste is a size from 512B to 1GiB with its unit, or all";
         for text in ["511B", "2GiB", "64", "-1MiB", "MiB", "64mib", "+1MiB", "99999999999999999999MiB", "16777216TiB"] {
@@ -285,7 +311,7 @@ mod tests {
         values.set("share", Some("7".to_string()));
         values.set("waste", Some("all".to_string()));
         assert_eq!((values.bytes("waste"), values.number("share")), (Bytes::MAX, 7));
-        assert_eq!(values.written("=").collect::<alloc::vec::Vec<_>>(), ["waste=all", "share=7"]);
+        assert_eq!(values.written("=").collect::<Vec<_>>(), ["waste=all", "share=7"]);
         values.set("waste", Some("128MiB".to_string()));
         assert_eq!(values.given().len(), 1, "the default is not given");
     }

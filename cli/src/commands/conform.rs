@@ -22,7 +22,7 @@ use parkade_conformance::suite::{self, Again, Effort, Entry, Group, PROGRAM, Pro
 use parkade_research::policies::policies;
 
 use crate::terminal::answer::Answer;
-use crate::terminal::args::{Force, Json, policy};
+use crate::terminal::args::{Force, Json, grid, policy, program};
 use crate::terminal::json_struct::{Word, sections, view};
 use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};
@@ -40,6 +40,7 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
   parkade conform --cases 20000 --seed 7
   parkade conform --policy bfc
   parkade conform --policy compaction
+  parkade conform --policy bfc:waste=1MiB/64MiB
   parkade conform --script failure.txt
   parkade conform --script failure.txt --policy best-fit-remap
   parkade conform --backend cuda --device 1 --report conformance.md
@@ -57,7 +58,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Check only the laws of policies, for this policy or for `all`, which includes pytorch-rescue and compaction, with
-    /// every sequence [default: everything, with a tenth of the sequences for each policy]. parkade sweep --list lists them.
+    /// every sequence [default: everything, with a tenth of the sequences for each policy]. A grid (NAME:key=value/value) checks
+    /// each combination as a policy; a name without values also checks each parameter at its least and greatest value and at
+    /// each word, with a tenth of the sequences. parkade sweep --list lists the policies and their parameters.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// Run only the failing sequence in this file: the script of a failure, as the suite prints it; `-` reads standard input. With
@@ -173,22 +176,43 @@ fn again(backend: &AnyBackend, args: &Args, script: &Path) -> Result<(Vec<Entry>
     let name = script.display();
     let text = read.with_context(|| format!("cannot read {name}"))?;
     let Again { title, effort } = Again::read(&text).map_err(|why| anyhow!("{name}: {why}; is it the script of a failure?"))?;
-    let of_policy = title.strip_prefix("law/policy/").and_then(|rest| rest.rsplit_once('/'));
-    let title = match (args.policy.as_deref(), of_policy) {
-        (None, _) => title,
-        (Some("all"), _) => bail!("--script runs one sequence under one policy: name the policy"),
-        (Some(other), of_policy) => {
-            format!("law/policy/{}/{}", policy(other)?.name, of_policy.map_or("seeded", |(_, what)| what))
-        }
+    let title = match args.policy.as_deref() {
+        None => title,
+        Some("all") => bail!("--script runs one sequence under one policy: name the policy"),
+        Some(other) => match grid(other)?.as_slice() {
+            [one] => format!("law/policy/{}/{}", one.name, of_policy(&title).map_or("seeded", |(_, what)| what)),
+            several => bail!("--script runs one sequence under one policy, and {other} is {}: name one of them", several.len()),
+        },
     };
     // A policy with parameters is not in the catalogue.
-    let given = title.strip_prefix("law/policy/").and_then(|rest| rest.rsplit_once('/')).and_then(|(name, _)| policy(name).ok());
-    let of_policy = given.map_or_else(Vec::new, |given| laws_any_policy::entries(backend, Some(&given), Share::Whole));
-    let mut all = of_policy.into_iter().chain(everything(backend, own_path().as_deref()));
-    match all.find(|entry| entry.title() == title) {
-        Some(entry) => Ok((vec![entry], effort)),
-        None => bail!("{name}: there is no entry {title}: `parkade conform --list` names them"),
+    let given = of_policy(&title).map(|(name, _)| policy(name));
+    let own = given.iter().flatten().flat_map(|given| laws_any_policy::entries(backend, Some(given), Share::Whole));
+    let mut all = own.chain(everything(backend, own_path().as_deref()));
+    match (all.find(|entry| entry.title() == title), &given) {
+        (Some(entry), _) => Ok((vec![entry], effort)),
+        (None, Some(Err(why))) => {
+            bail!("{name}: {why:#}; if a program of yours declares the policy, run that program's conform --script")
+        }
+        (None, _) => bail!("{name}: there is no entry {title}: `{} conform --list` names them", program()),
     }
+}
+
+/// The policy and the law that an entry's title names, if it is one of a policy.
+fn of_policy(title: &str) -> Option<(&str, &str)> {
+    title.strip_prefix("law/policy/")?.rsplit_once('/')
+}
+
+/// The entries of the policies that a name stands for: each combination of a grid, as a policy. With a name without values, the
+/// borders of the policy's parameters follow, with a part of the sequences each; a real device is too slow for them.
+fn entries_of(backend: &AnyBackend, name: &str) -> Result<Vec<Entry>> {
+    let points = grid(name)?;
+    let borders = match points.as_slice() {
+        [only] if backend.is_simulated() => policies().borders(only),
+        _ => Vec::new(),
+    };
+    let whole = points.iter().map(|point| (point, Share::Whole));
+    let all = whole.chain(borders.iter().map(|border| (border, Share::Part)));
+    Ok(all.flat_map(|(policy, share)| laws_any_policy::entries(backend, Some(policy), share)).collect())
 }
 
 fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Result<Found> {
@@ -202,12 +226,12 @@ fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Res
             let own = policies().own().flat_map(|policy| laws_any_policy::entries(backend, Some(&policy), Share::Whole));
             laws_any_policy::entries(backend, None, Share::Whole).into_iter().chain(own).collect()
         }
-        Some(name) => laws_any_policy::entries(backend, Some(&policy(name)?), Share::Whole),
+        Some(name) => entries_of(backend, name)?,
     };
     if let Some(filter) = &args.filter {
         entries.retain(|entry| entry.title().contains(filter.as_str()));
         if entries.is_empty() {
-            bail!("no entry's name contains {filter:?}: `parkade conform --list` names them");
+            bail!("no entry's name contains {filter:?}: `{} conform --list` names them", program());
         }
     }
     if args.list {
@@ -224,13 +248,20 @@ fn run_entries(backend: &AnyBackend, entries: &[Entry], args: &Args, effort: Eff
     let watch = Watch::new(entries.len(), args.json.json, hangs_after);
     let reference =
         (!backend.is_simulated()).then(|| Reference::new(AnyBackend::simulated(), everything(&AnyBackend::simulated(), None)));
-    let rows = suite::run(backend, entries, reference.as_ref(), &effort, &watch);
+    let mut rows = suite::run(backend, entries, reference.as_ref(), &effort, &watch);
+    rows.iter_mut().filter_map(|row| row.script.as_mut()).for_each(|script| *script = run_by(&program(), script));
     watch.finish();
     let run = Run { facts: backend.describe(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
     if let Some(target) = &args.report {
         outputs.write(target, markdown(&run).as_bytes())?;
     }
     Ok(Found::Run(run))
+}
+
+/// A failure's script, whose comments name the commands of this program.
+fn run_by(program: &str, script: &str) -> String {
+    let line = |line: &str| line.strip_prefix("# parkade ").map_or_else(|| line.to_owned(), |rest| format!("# {program} {rest}"));
+    script.lines().map(|text| line(text) + "\n").collect()
 }
 
 /// This binary, whose commands some scenarios run. In the Python package's command the program is an interpreter, which has no such commands.
@@ -345,13 +376,15 @@ fn text(run: &Run) -> String {
     text
 }
 
-/// The rest of the line.
+/// The rest of the line, which is cut only on a terminal.
 fn note(row: &Row) -> String {
-    match row.status {
-        Status::Pass => output::shorten(&output::one_line(row.evidence.measured.lines().next().unwrap_or("")), 90),
-        Status::Fail => "see below".to_owned(),
-        Status::Skip => output::shorten(&output::one_line(&row.reason), 90),
-    }
+    let text = match row.status {
+        Status::Pass => row.evidence.measured.lines().next().unwrap_or(""),
+        Status::Fail => "see below",
+        Status::Skip => &row.reason,
+    };
+    let text = output::one_line(text);
+    if output::terminal().is_some() { output::shorten(&text, 90) } else { text }
 }
 
 fn add_failure(out: &mut String, row: &Row) {
@@ -360,7 +393,7 @@ fn add_failure(out: &mut String, row: &Row) {
         let _ = writeln!(out, "  {}", output::one_line(line));
     }
     let Some(script) = &row.script else { return };
-    let _ = writeln!(out, "  the shortest sequence found (`parkade conform --script FILE` runs it again):");
+    let _ = writeln!(out, "  the shortest sequence found (`{} conform --script FILE` runs it again):", program());
     let lines = script.lines().count();
     for (number, line) in script.lines().enumerate() {
         if number == SCRIPT_LINES {
@@ -448,7 +481,8 @@ fn write_group(out: &mut String, group: Group, rows: &[&Row]) {
     out.push('\n');
     for row in rows.iter().filter(|row| row.script.is_some()) {
         let script = row.script.as_deref().unwrap_or("");
-        let _ = writeln!(out, "`{}` fails with this script for `parkade conform --script`:\n\n```\n{script}```\n", row.name);
+        let again = format!("{} conform --script", program());
+        let _ = writeln!(out, "`{}` fails with this script for `{again}`:\n\n```\n{script}```\n", row.name);
     }
 }
 
@@ -497,5 +531,24 @@ view! {
         text: &'a str = &row.evidence.text,
         /// The shortest sequence found that breaks a law, for `parkade conform --script` and `parkade ops`.
         script: Option<&'a str> = row.script.as_deref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `parkade` does not know the policies of another program.
+    #[test]
+    fn the_script_of_a_failure_names_the_program_that_runs_it_again() {
+        let script = "# entry law/policy/mine/seeded\n# parkade conform --script SCRIPT runs it again\n\
+                      # parkade ops SCRIPT --policy 'mine' --capacity 9 --addresses up\nalloc a1 512 0\n# program []\n";
+        assert_eq!(run_by("parkade", script), script);
+        let own = run_by("my-policies", script);
+        assert!(
+            own.contains("# my-policies conform --script") && own.contains("# my-policies ops SCRIPT --policy 'mine'"),
+            "{own}"
+        );
+        assert!(!own.contains("parkade") && own.lines().count() == script.lines().count(), "{own}");
     }
 }

@@ -334,6 +334,13 @@ pub fn grid(name: &str) -> Result<Vec<Named>> {
     policies().grid(name).map_err(|why| no_policy(name, &why))
 }
 
+/// Returns the name of this program in commands that messages suggest. `parkade` does not know the policies that another program
+/// declares.
+pub fn program() -> String {
+    let own = || Some(std::env::current_exe().ok()?.file_stem()?.to_str()?.to_owned());
+    policies().own().next().and_then(|_| own()).unwrap_or_else(|| "parkade".to_owned())
+}
+
 fn no_policy(name: &str, why: &Unknown) -> anyhow::Error {
     let listed = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);
     let own: Vec<&str> = policies().own().map(|policy| policy.entry.name).collect();

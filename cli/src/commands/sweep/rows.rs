@@ -23,7 +23,7 @@ use parkade_research::study::{Addresses, Excess, LOAD_UNIT_BYTES, RunOptions};
 use parkade_research::workload::Workload;
 use serde::{Deserialize, Serialize};
 
-use crate::terminal::args::policy;
+use crate::terminal::args::{policy, program};
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::output;
 use crate::terminal::outputs::{Outputs, Target};
@@ -402,10 +402,11 @@ impl Finished {
             let seed = if first.seed == 0 { String::new() } else { format!(", seed {}", first.seed) };
             let event = first.failed_at_event.map_or_else(String::new, |event| format!(" at event {event}"));
             Some(format!(
-                "{} broke in {}{seed}{event}: {}. It has no figures. For the shortest program that shows why: parkade conform --policy {}",
+                "{} broke in {}{seed}{event}: {}. It has no figures. For the shortest program that shows why: {} conform --policy {}",
                 policy.name,
                 first.workload,
                 output::one_line(first.problem.as_deref().unwrap_or("a fault").trim_end_matches('.')),
+                program(),
                 policy.name
             ))
         };
