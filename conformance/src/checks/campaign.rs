@@ -485,7 +485,7 @@ pub(super) fn run(
         match player.apply(step) {
             Ok(Outcome::Failed(error)) => told.push(format!("step {number}, {step:?}: {error}")),
             Ok(_) => {}
-            Err(broken) => return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), player.script())),
+            Err(broken) => return Err(player.stopped(broken)),
         }
     }
     let (fired, script) = (player.faults_fired(), player.script());

@@ -200,6 +200,11 @@ impl Player {
         self.caller.script.text()
     }
 
+    /// Returns the end of a program at a broken law, with the line of the script at which it broke: a step may be several lines.
+    pub(crate) fn stopped(&self, broken: Broken) -> Stopped {
+        Stopped::Broken(broken.during(format!("`{}`", self.caller.script.newest_line())), self.script())
+    }
+
     /// Takes the checkpoints that were saved so far, those of the reference allocator with them.
     pub(crate) fn take_checkpoints(&mut self) -> (Vec<PoolCheckpoint>, Vec<Saved>) {
         let saved = self.beside.as_mut().map(|beside| std::mem::take(&mut beside.saved));
@@ -219,9 +224,9 @@ impl Player {
     /// # Errors
     /// The first broken law, with the script.
     pub(crate) fn play(&mut self, steps: &[Step]) -> Result<(), Stopped> {
-        for (number, &step) in steps.iter().enumerate() {
+        for &step in steps {
             let played = self.apply(step);
-            played.map_err(|broken| Stopped::Broken(broken.during(format!("step {number}, {step:?}")), self.script()))?;
+            played.map_err(|broken| self.stopped(broken))?;
         }
         Ok(())
     }
@@ -363,7 +368,7 @@ impl Player {
         let again = self.perform(step)?;
         ensure(Law::NoFalseOutOfMemory, again != Outcome::Done, || {
             format!(
-                "{step:?} was refused with at most {waiting} blocks pending and {before} bytes reserved; with nothing pending \
+                "the request was refused with at most {waiting} blocks pending and {before} bytes reserved; with nothing pending \
                  and {after} bytes reserved, it was served"
             )
         })

@@ -64,6 +64,11 @@ impl Script {
         script
     }
 
+    /// Returns the line of the newest step.
+    pub(super) fn newest_line(&self) -> &str {
+        self.lines.last().map_or("", String::as_str)
+    }
+
     /// Returns the name of the newest allocation.
     pub(super) fn newest_name(&self) -> u64 {
         self.names
