@@ -326,6 +326,20 @@ fn handles_have_the_size_that_the_policy_s_name_says() {
     assert!(help.contains("best-fit-remap:fit=first;handle=20MiB") && help.contains("pytorch-rescue:reach=free"), "{help}");
 }
 
+/// bfc serves 12 requests in less memory than it fails with.
+#[test]
+fn a_search_that_fails_with_more_memory_is_marked_in_its_cell() {
+    let asked = |policies: &str, form: &str| {
+        call(&["sweep", "-w", "serving-reallocate:requests=12", "-p", policies, "-c", "1.1", "--bounds", "0", form]).out
+    };
+    let markdown = asked("pytorch,bfc", "--markdown");
+    let row = markdown.lines().find(|line| line.starts_with("| serving-reallocate")).expect("the first table");
+    let marked: Vec<bool> = row.split('|').map(|cell| cell.contains('†')).collect();
+    assert_eq!(marked, [false, false, false, true, false, false], "{row}");
+    assert!(markdown.contains("which happened in 1 of 2 searches (marked †)."), "{markdown}");
+    assert!(asked("pytorch,bfc", "--all").contains('†') && !asked("pytorch", "--all").contains('†'));
+}
+
 #[test]
 fn a_grid_has_a_table_for_each_parameter_in_every_form() {
     let folder = Folder::new("sweep-grid");
@@ -342,6 +356,11 @@ fn a_grid_has_a_table_for_each_parameter_in_every_form() {
     for text in &shown {
         let tables = ["fit", "handle"].map(|key| text.matches(&format!("The parameter {key} of best-fit-remap")).count());
         assert_eq!(tables, [1, 1], "{text}");
+    }
+    let unwrapped = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in &shown[..2] {
+        let said = "no p value of a parameter can be below 0.5000, so no difference can be significant";
+        assert!(unwrapped(text).contains(said), "three seeds and two comparisons: {text}");
     }
     assert!(shown[2].contains("\n| value of handle | memory/LOAD |") && shown[2].contains("\n| 20MiB | "), "{}", shown[2]);
     let object = json(&asked(&["--json"]));

@@ -23,6 +23,10 @@ use crate::terminal::{output, size};
 const TIGHT: f64 = 1.1;
 /// Shown in place of a missing number.
 const NONE: &str = "–";
+/// Shown after the smallest memory of a program that fails with a little more.
+const FAILS_WITH_MORE: &str = "†";
+/// A p value that is not above this is called significant.
+const SIGNIFICANT: f64 = 0.05;
 /// Shown in place of every number of a policy that broke.
 const FAULT: &str = "fault";
 
@@ -347,12 +351,23 @@ fn value_row(value: &AblatedValue, has_seeds: bool) -> Vec<String> {
 /// Explains the smallest memory.
 pub(super) fn about_smallest(finished: &Finished) -> String {
     let programs: u64 = finished.plan.workloads.iter().map(|workload| workload.seeds).sum();
+    let found = finished.summary.not_monotone();
+    let marked = if found > 0 { format!(" (marked {FAILS_WITH_MORE})") } else { String::new() };
     format!(
         "The smallest memory is the smallest of those tried in which the program fits; a program that fits may fail with a \
-         little more, which happened in {} of {} searches.",
-        finished.summary.not_monotone(),
+         little more, which happened in {found} of {} searches{marked}.",
         programs * finished.plan.policies.len() as u64
     )
+}
+
+/// Says which p values the tables of parameters cannot reach, if no difference can be significant.
+pub(super) fn about_least_p(finished: &Finished) -> Option<String> {
+    let least = finished.ablations.least_p.filter(|&p| p > SIGNIFICANT)?;
+    Some(format!(
+        "With these seeds, no p value of a parameter can be below {}, so no difference can be significant; use more --seeds, or fewer \
+         values",
+        p_value(least)
+    ))
 }
 
 /// A capacity in words.
@@ -467,7 +482,9 @@ fn memory_of_cells(finished: &Finished) -> Grid {
         about_smallest(finished)
     );
     let show = |level: Option<Level>| level.map_or_else(none, |level| with_range(level, ratio));
-    let mut grid = by_workload(finished, "Smallest memory over LOAD".to_owned(), note, &|cell| show(cell.ratio));
+    let mut grid = by_workload(finished, "Smallest memory over LOAD".to_owned(), note, &|cell| {
+        if cell.not_monotone > 0 { show(cell.ratio) + FAILS_WITH_MORE } else { show(cell.ratio) }
+    });
     grid.header.push(Head::named("LOAD with pools", "pools"));
     for (row, level) in grid.rows.iter_mut().zip(&finished.summary.load_with_pools) {
         row.push(show(*level));

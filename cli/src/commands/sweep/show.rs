@@ -173,14 +173,18 @@ impl Shown {
                 grid.add_to(&mut answer);
             }
             answer.gap();
+            answer.paragraphs(grids::about_least_p(finished));
             answer.paragraph(grids::about_smallest(finished));
         } else {
             grids::brief(finished).add_to(&mut answer);
             answer.paragraph(usable::LEGEND);
-            for grid in grids::brief_ablations(finished) {
+            let mut parameters = grids::brief_ablations(finished).peekable();
+            let about_p = parameters.peek().and_then(|_| grids::about_least_p(finished));
+            for grid in parameters {
                 answer.gap();
                 grid.add_to(&mut answer);
             }
+            answer.paragraphs(about_p);
             answer.paragraphs(grids::not_monotone(finished));
             answer.paragraphs(grids::left_out(&finished.plan));
             answer.paragraph(subject);
