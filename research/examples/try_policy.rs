@@ -11,7 +11,7 @@
 //! below. A cell shows
 //! the smallest device memory in which the workload fits and, in parentheses, what the policy reserves with plenty of memory,
 //! both divided by the workload's load. If the policy breaks, the cell says so, the reason follows, and the exit code is 1.
-#![expect(clippy::print_stdout, reason = "its output is for people to read")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -20,8 +20,9 @@ use std::time::Instant;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockView, Heap};
-use parkade_policies::named;
+use parkade_policies::{Unknown, named};
 use parkade_research::study::{Ending, LOAD_UNIT_BYTES, Outcome, RunOptions, make_for, run, smallest_capacity};
+use parkade_research::workload::generators::WorkloadError;
 use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 
@@ -96,15 +97,37 @@ impl Policy for FillFirst {
 type Tried = (String, Box<dyn Fn(&Workload) -> Maker + Sync>);
 type Maker = Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync>;
 
-fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let (mut policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| find(text).is_some());
-    if policies.is_empty() {
-        policies.push("fill-first".to_owned());
+fn main() -> ExitCode {
+    try_all(std::env::args().skip(1)).unwrap_or_else(|error| {
+        eprintln!("try_policy: {error}");
+        ExitCode::from(2)
+    })
+}
+
+/// Tries the policies on the workloads that the arguments name, and prints the table.
+fn try_all(arguments: impl Iterator<Item = String>) -> Result<ExitCode, Box<dyn Error>> {
+    let (mut policies, mut texts) = (Vec::new(), Vec::new());
+    for argument in arguments {
+        match find(&argument)? {
+            Some(policy) => policies.push(policy),
+            None => texts.push(argument),
+        }
     }
-    let names = ["pytorch", "best-fit-remap"].map(str::to_owned).into_iter().chain(policies);
-    let tried: Vec<Tried> = names.filter_map(|name| find(&name)).collect();
-    let texts = if workloads.is_empty() { WORKLOADS.map(str::to_owned).into() } else { workloads };
-    let workloads = texts.iter().map(|text| parse(text)).collect::<Result<Vec<Workload>, _>>()?;
+    if policies.is_empty() {
+        policies.extend(find("fill-first")?);
+    }
+    let baselines = find("pytorch")?.into_iter().chain(find("best-fit-remap")?);
+    let tried: Vec<Tried> = baselines.chain(policies).collect();
+    if texts.is_empty() {
+        texts = WORKLOADS.map(str::to_owned).into();
+    }
+    let of = |text: &String| match parse(text) {
+        Err(WorkloadError::UnknownWorkload { .. }) => {
+            Err(format!("{text:?} is neither a policy nor a workload; parkade sweep --list lists both"))
+        }
+        parsed => parsed.map_err(|error| error.to_string()),
+    };
+    let workloads = texts.iter().map(of).collect::<Result<Vec<Workload>, _>>()?;
     let start = Instant::now();
     let rows: Vec<Vec<Result<String, String>>> = tried
         .par_iter()
@@ -122,18 +145,21 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Finds a policy by its name: one of those here, or one of the catalogue.
-fn find(name: &str) -> Option<Tried> {
-    let make: fn() -> Box<dyn Policy + Send> = match name {
-        "fill-first" => || Box::new(FillFirst),
-        "lifetime-arenas" => || Box::new(LifetimeArenas::default()),
-        "lazy-coalescing" => || Box::new(LazyCoalescing),
-        _ => {
-            let policy = named(name).ok()?;
-            return Some((name.to_owned(), Box::new(move |workload| make_for(&policy, workload))));
-        }
+/// Finds a policy by its name: one of those here, or one of the catalogue. A text that is no policy's name describes a workload.
+fn find(name: &str) -> Result<Option<Tried>, String> {
+    let make: Option<fn() -> Box<dyn Policy + Send>> = match name {
+        "fill-first" => Some(|| Box::new(FillFirst)),
+        "lifetime-arenas" => Some(|| Box::new(LifetimeArenas::default())),
+        "lazy-coalescing" => Some(|| Box::new(LazyCoalescing)),
+        _ => None,
     };
-    Some((name.to_owned(), Box::new(move |_| Box::new(make))))
+    match (make, named(name)) {
+        (None, Ok(policy)) => Ok(Some((name.to_owned(), Box::new(move |workload| make_for(&policy, workload))))),
+        (None, Err(Unknown::Name)) => Ok(None),
+        (None, Err(why)) => Err(format!("there is no policy {name:?}: {why}")),
+        (Some(make), Err(Unknown::Name)) => Ok(Some((name.to_owned(), Box::new(move |_| Box::new(make))))),
+        (Some(_), _) => Err(format!("{name} names a policy of the catalogue and one of this example: rename one of them")),
+    }
 }
 
 /// Returns the smallest memory in which the workload fits, and the memory reserved with plenty of memory; or how the policy
