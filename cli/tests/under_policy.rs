@@ -51,7 +51,7 @@ fn every_command_shows_the_run_of_replay() {
         let written = parkade_recording::read_file(std::path::Path::new(&out)).expect("a recording");
         let reserved: u64 = written.devices[0].segments.iter().map(|segment| segment.total_bytes).sum();
         assert_eq!(Value::from(reserved), last["measures"]["reserved_bytes"], "{file} {policy}");
-        assert_eq!(written.simulated.as_deref(), Some(policy));
+        assert_eq!(written.simulated.map(|simulated| simulated.policy.to_string()).as_deref(), Some(policy));
     }
 }
 
@@ -93,6 +93,51 @@ fn a_simulation_of_pytorch_is_verified_as_a_recording_of_it() {
     let verified = call(&["verify", &out]);
     let words = verified.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(verified.code == 1 && words.contains("parkade's simulation of the policy bfc"), "{}", verified.out);
+}
+
+/// Whatever reads the file of a simulation shows the same run, or refuses.
+#[test]
+fn a_file_of_a_simulation_is_shown_under_its_policy_only() {
+    let folder = Folder::new("of-simulation");
+    let file = format!("{}/bfc.pickle", folder.path());
+    for memory in [&[][..], &["--limit", "600MiB"]] {
+        let asked = ["-w", WORKLOAD, "--policy", "bfc", "--json"];
+        let made = json(&[&["export"], &asked[..], memory, &["-o", &file, "--force"]].concat());
+        let peak = &made["devices"][0]["peak_reserved_bytes"];
+        let stats = json(&["stats", &file, "--json"]);
+        let report = json(&["report", &file, "--json"]);
+        // Exit code 1 says that it does not fit in 600 MiB.
+        let replayed = call(&["replay", &file, "--json"]);
+        assert_eq!(replayed.code, i32::from(!memory.is_empty()), "{}", replayed.err);
+        let replayed: Value = serde_json::from_str(replayed.out.trim_end()).expect("JSON");
+        let again = json(&["export", &file, "--json", "-o", &format!("{}/again.pickle", folder.path()), "--force"]);
+        let found = [
+            &stats["runs"][0]["peak_reserved_bytes"],
+            &report["devices"][0]["peak_reserved_bytes"],
+            &replayed["peak_reserved_bytes"],
+            &replayed["recorded"]["peak_reserved_bytes"],
+            &again["devices"][0]["peak_reserved_bytes"],
+        ];
+        assert_eq!(found, [peak; 5], "{memory:?}");
+        assert_eq!([&stats["policy"], &report["policy"], &replayed["policy"], &again["policy"]], ["bfc"; 4]);
+        assert!(
+            fs::read(&file).expect("a file") == fs::read(format!("{}/again.pickle", folder.path())).expect("a file"),
+            "{memory:?}: the second export differs"
+        );
+    }
+    for command in ["diagnose", "advise", "diff"] {
+        refused(&[command, &file], &["parkade's simulation of the policy bfc", "parkade stats, report, replay and export"]);
+    }
+    // Settings replace the policy, and other policies show what they say they do.
+    let under_settings = call(&["replay", &file, "--settings", "", "--json"]);
+    assert!(under_settings.code == 3 && under_settings.out.contains("\"settings\":\"\""), "{}", under_settings.out);
+    assert_eq!(json(&["stats", &file, "--policy", "pytorch", "--bounds", "0", "--json"])["policy"], "pytorch");
+    let mut other = parkade_recording::read_file(std::path::Path::new(&file)).expect("a recording");
+    other.simulated.as_mut().expect("a simulation").policy = "of-another-program".into();
+    let other = folder.file("other.pickle", &parkade_recording::write(&other, parkade_recording::Style::Python));
+    for command in ["stats", "report", "replay"] {
+        refused(&[command, &other], &["of-another-program, which this program does not have", "--policy NAME"]);
+    }
 }
 
 #[test]

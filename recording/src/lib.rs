@@ -20,6 +20,6 @@ pub use named::Named;
 pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
 pub use recording::{
     Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LeftOut, LimitSource, PoolId, PoolTable,
-    RecordedSettings, Recording, RunLimit, Segment, StackId, StackTable, Tolerated,
+    RecordedSettings, Recording, RunLimit, Segment, Simulated, StackId, StackTable, Tolerated,
 };
 pub use summary::memory_summary;

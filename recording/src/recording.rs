@@ -24,12 +24,23 @@ pub struct Recording {
     pub stacks: StackTable,
     /// The memory limit of the process, if the program that wrote the snapshot stored it.
     pub run_limit: Option<RunLimit>,
-    /// The policy under which parkade simulated the run; `None` if an allocator ran. It is stored alongside the limit.
-    pub simulated: Option<Arc<str>>,
+    /// How parkade simulated the run; `None` if an allocator ran. It is stored alongside the limit.
+    pub simulated: Option<Simulated>,
     /// The keys in the file, among those that some PyTorch release added or removed.
     pub fields: FileFields,
     /// The parts of the file that this reader does not know.
     pub tolerated: Tolerated,
+}
+
+/// A run that parkade simulated under a policy, without an allocator of PyTorch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Simulated {
+    /// The name of the policy.
+    pub policy: Arc<str>,
+    /// The memory of the simulated device, in bytes; `None` if it had plenty.
+    pub capacity_bytes: Option<u64>,
+    /// The memory limit, in bytes; `None` if there was none.
+    pub limit_bytes: Option<u64>,
 }
 
 /// The memory that a recorded process was allowed to reserve on a device. PyTorch's snapshots do not contain it; `parkade
@@ -69,6 +80,14 @@ impl LimitSource {
     /// Returns the source with this spelling, or `None` if there is none.
     pub(crate) fn from_name(name: &[u8]) -> Option<LimitSource> {
         LimitSource::ALL.into_iter().find(|source| source.name().as_bytes() == name)
+    }
+}
+
+impl Recording {
+    /// Returns how parkade simulated the run, if it did so under a policy that is not PyTorch's. Only PyTorch's policy has
+    /// settings, so the file of any other states none.
+    pub fn other_policy(&self) -> Option<&Simulated> {
+        self.simulated.as_ref().filter(|_| self.settings.is_none())
     }
 }
 

@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use parkade_recording::{
-    Action, BlockState, FileFields, LimitSource, Recording, RunLimit, StackId, Style, compression, read, read_file, write,
+    Action, BlockState, FileFields, LimitSource, Recording, RunLimit, Simulated, StackId, Style, compression, read, read_file,
+    write,
 };
 
 const BASE: u64 = 0x7f30_0000_0000;
@@ -268,14 +269,17 @@ fn the_limit_that_parkade_adds_is_read_and_written() {
 fn the_policy_of_a_simulation_is_read_and_written() {
     let limit = RunLimit { bytes: 14 << 30, source: LimitSource::Given };
     for run_limit in [None, Some(limit)] {
-        let simulated = Some("best-fit-remap:handle=20MiB".into());
+        let limit_bytes = run_limit.map(|limit| limit.bytes);
+        let policy = "best-fit-remap:handle=20MiB".into();
+        let simulated = Some(Simulated { policy, capacity_bytes: Some(16 << 30), limit_bytes });
         let simulation = Recording { run_limit, simulated, ..load("snapshot.protocol4.pickle") };
         for style in [Style::Python, Style::Cpp] {
             let again = read(&write(&simulation, style)).expect("written by us");
             assert_eq!((&again.simulated, again.run_limit), (&simulation.simulated, run_limit), "{style:?}");
         }
     }
-    assert_eq!(load("snapshot.protocol4.pickle").simulated, None);
+    let recorded = load("snapshot.protocol4.pickle");
+    assert_eq!((&recorded.simulated, recorded.other_policy()), (&None, None));
 }
 
 /// A recording of a real run, compared with known figures.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use parkade::profile::{Profile as Rules, RELEASES, Release};
-use parkade_recording::{Action, DeviceRecording, Entry, LeftOut, ReadError, Recording, RunLimit};
+use parkade_recording::{Action, DeviceRecording, Entry, LeftOut, ReadError, Recording, RunLimit, Simulated};
 use parkade_replay::recognition::{
     Asked, Basis, Differing, Recognition, RecognitionError, RefutedLimit, most_reserved, recognise, reserved_at_start,
 };
@@ -147,6 +147,30 @@ pub fn read(file: &Path) -> Result<Recording> {
     Ok(recording)
 }
 
+/// The error for a file that parkade simulated under a policy that is not PyTorch's, in a command that replays PyTorch's allocator.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}, so this command, which replays PyTorch's allocator, would show a different run: parkade stats, report, replay and export \
+     show the file under its policy; parkade replay --settings '' replays its requests on PyTorch's allocator",
+    is_simulation(.0)
+)]
+pub struct IsSimulation(pub Simulated);
+
+/// States that parkade simulated a file.
+pub fn is_simulation(simulated: &Simulated) -> String {
+    format!("the file is parkade's simulation of the policy {}, not a run of PyTorch's allocator", simulated.policy)
+}
+
+/// Reads a recording whose decisions are to be replayed.
+///
+/// # Errors
+/// Those of [`read`], and [`IsSimulation`].
+pub fn read_run(file: &Path) -> Result<Recording> {
+    let recording = read(file)?;
+    recording.other_policy().map_or(Ok(()), |simulated| Err(IsSimulation(simulated.clone())))?;
+    Ok(recording)
+}
+
 /// Returns these devices, or only the requested one.
 ///
 /// # Errors
@@ -206,10 +230,7 @@ pub fn of_file(recording: &Recording) -> Vec<String> {
         let number = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
         Some(number + &left_out_words(left_out))
     });
-    let simulated = recording
-        .simulated
-        .as_ref()
-        .map(|policy| format!("the file is parkade's simulation of the policy {policy}, not a run of PyTorch's allocator"));
+    let simulated = recording.simulated.as_ref().map(is_simulation);
     let earlier = recording.tolerated.earlier_snapshots;
     let earlier = (earlier > 0).then(|| {
         format!(

@@ -17,7 +17,7 @@ use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Tag, Value};
 use crate::recording::{
     Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LimitSource, PoolId, PoolTable, RecordedSettings,
-    Recording, RunLimit, Segment, StackId, StackTable, Tolerated,
+    Recording, RunLimit, Segment, Simulated, StackId, StackTable, Tolerated,
 };
 
 /// The parts of the snapshot's root.
@@ -141,16 +141,21 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
 #[derive(Default)]
 struct Added {
     run_limit: Option<RunLimit>,
-    simulated: Option<Arc<str>>,
+    simulated: Option<Simulated>,
 }
 
 /// Returns what the program that wrote the snapshot added. If the source of the limit is unknown to this reader, so is the
 /// meaning of its number.
 fn read_added(loaded: &Loaded, dict: Value) -> Result<Added, FormatProblem> {
-    let mut fields = Fields::new(["limit_bytes", "limit_source", "simulated_policy"], &[]);
-    let [bytes, source, policy] = fields.look_up(loaded, dict, NAMES[4])?;
-    let policy = optional(policy, |value| fields::text(loaded, value, "simulated_policy"))?;
-    let simulated = policy.map(|name| String::from_utf8_lossy(name).as_ref().into());
+    const KEYS: [&str; 5] =
+        ["limit_bytes", "limit_source", "simulated_policy", "simulated_capacity_bytes", "simulated_limit_bytes"];
+    let mut fields = Fields::new(KEYS, &[]);
+    let [bytes, source, policy, capacity, limit] = fields.look_up(loaded, dict, NAMES[4])?;
+    let policy = optional(policy, |value| fields::text(loaded, value, KEYS[2]))?;
+    let capacity_bytes = optional(capacity, |value| fields::positive(loaded, value, KEYS[3]))?;
+    let limit_bytes = optional(limit, |value| fields::positive(loaded, value, KEYS[4]))?;
+    let simulated =
+        policy.map(|name| Simulated { policy: String::from_utf8_lossy(name).as_ref().into(), capacity_bytes, limit_bytes });
     let bytes = optional(bytes, |value| fields::positive(loaded, value, "limit_bytes"))?;
     let source = optional(source, |value| fields::text(loaded, value, "limit_source"))?.and_then(LimitSource::from_name);
     let run_limit = bytes.zip(source).map(|(bytes, source)| RunLimit { bytes, source });

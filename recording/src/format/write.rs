@@ -69,9 +69,11 @@ impl<'r> Writer<'r> {
                 self.pickler.text("limit_source");
                 self.pickler.text(limit.source.name());
             }
-            if let Some(policy) = &recording.simulated {
+            if let Some(simulated) = &recording.simulated {
                 self.pickler.text("simulated_policy");
-                self.pickler.text(policy);
+                self.pickler.text(&simulated.policy);
+                self.optional_number("simulated_capacity_bytes", simulated.capacity_bytes);
+                self.optional_number("simulated_limit_bytes", simulated.limit_bytes);
             }
             self.pickler.end_dict();
         }

@@ -179,7 +179,7 @@ impl Args {
         // Before the file is read, so that mistyped settings fail at once.
         let named = self.profile.map(Profile::rules);
         self.given(named.unwrap_or_else(recording::newest_release))?;
-        let mut recording = recording::read(&self.file)?;
+        let mut recording = recording::read_run(&self.file)?;
         let devices_seen = recording.devices.len();
         recording::remove_traces_without_requests(&mut recording);
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.

@@ -226,7 +226,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     let named = args.profile.map(Profile::rules);
     let early = |text| args::given_settings(named.unwrap_or_else(recording::newest_release), text);
     args.settings.as_deref().map(early).transpose()?;
-    let mut recording = recording::read(file)?;
+    let mut recording = recording::read_run(file)?;
     if args.entry.is_none() {
         recording::remove_lone_entries(&mut recording);
     }

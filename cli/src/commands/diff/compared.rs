@@ -218,7 +218,7 @@ impl Args {
 }
 
 fn read(path: &Path, limit: &RecordedLimit) -> Result<File> {
-    let recording = recording::read(path)?;
+    let recording = recording::read_run(path)?;
     let (own, found_limit, made_by) = limit.own_or_found(&recording)?;
     let names = StackNames::of(&recording.stacks);
     Ok(File { path: path.to_owned(), recording, names, own, found_limit, made_by })

@@ -70,7 +70,10 @@ impl Command for Args {
     fn compute(&self) -> Result<Found> {
         match simulated::export(self)? {
             Some(made) => Ok(Found::Simulated(Box::new(made))),
-            None => self.replayed().map(|made| Found::Replayed(Box::new(made))),
+            None => match self.replayed() {
+                Ok(made) => Ok(Found::Replayed(Box::new(made))),
+                Err(error) => simulated::of_simulation(self, error).map(|made| Found::Simulated(Box::new(made))),
+            },
         }
     }
 
@@ -104,7 +107,9 @@ impl Args {
         args.given(recording::newest_release())?;
         let wanted = Wanted::new(self.force.force, self.form()).reads([self.file()]).writes("--output", Some(&self.output));
         let outputs = wanted.check()?;
-        let recording = recording::read(self.file())?;
+        // Settings replace the allocator in any case, and requests do not depend on it.
+        let is_any = args.settings.is_some() || self.format == Format::Requests;
+        let recording = if is_any { recording::read(self.file()) } else { recording::read_run(self.file()) }?;
         let (own, _, made_by) = args.own_or_found(&recording)?;
         let rules = own.settings.profile;
         let settings = args.given(rules)?.unwrap_or_else(|| own.settings.clone()).settings;

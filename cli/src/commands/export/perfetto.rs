@@ -104,7 +104,7 @@ pub(super) fn write_trace(
     let metadata = Metadata {
         source,
         settings: recording.settings.as_ref().and_then(|settings| settings.text.as_deref()).unwrap_or_default(),
-        simulated_policy: recording.simulated.as_deref(),
+        simulated_policy: recording.simulated.as_ref().map(|simulated| &*simulated.policy),
         timestamps: match first_time_us {
             Some(_) => "microseconds since first_time_us, which is in microseconds since 1970",
             None => "the file has no times: the number of an entry stands for microseconds",

@@ -1,6 +1,6 @@
 //! The export of a run under a policy: a snapshot or a trace file of what the policy did, and the requests of a workload.
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use parkade::stats::Family;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::timeline::Timeline;
@@ -40,7 +40,18 @@ pub(super) fn export(args: &Args) -> Result<Option<Made>> {
     if args.format == Format::Requests {
         bail!("--format requests writes what the program requests, which is the same under every policy: leave --policy out");
     }
-    under_policy(args, policy).map(Some)
+    under_policy(args, (policy, memory(args))).map(Some)
+}
+
+/// Exports a file under the policy that parkade simulated it with, if this is why its decisions cannot be replayed.
+pub(super) fn of_simulation(args: &Args, error: Error) -> Result<Made> {
+    let (under, policy, as_simulated) = args.under.of_simulation(error)?;
+    under.excludes("--profile", args.replay.profile.is_some())?;
+    under_policy(args, (policy, memory(args).or(as_simulated)))
+}
+
+fn memory(args: &Args) -> Memory {
+    Memory { capacity_bytes: args.replay.capacity, limit_bytes: args.replay.limit }
 }
 
 fn asked(args: &Args) -> Asked {
@@ -59,10 +70,9 @@ fn wanted(args: &Args) -> Wanted<'_> {
     Wanted::new(args.force.force, args.json.form()).reads(args.file.iter()).writes("--output", Some(&args.output))
 }
 
-fn under_policy(args: &Args, policy: Named) -> Result<Made> {
+fn under_policy(args: &Args, (policy, memory): (Named, Memory)) -> Result<Made> {
     let outputs = wanted(args).check()?;
     let programs = args.under.programs(args.file(), &asked(args))?;
-    let memory = Memory { capacity_bytes: args.replay.capacity, limit_bytes: args.replay.limit };
     let simulation = Simulation::of(programs, policy, memory)?;
     let events = simulation.runs.iter().map(|run| run.recorded.events.len()).sum();
     if args.format == Format::Snapshot {

@@ -6,16 +6,18 @@ mod settings;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::Parser;
 use parkade_analysis::advise;
 use parkade_analysis::ranks::RankRun;
 
 use self::policy::UnderPolicy;
+use crate::commands::simulated;
+use crate::commands::simulated::run::Memory;
 use crate::each::OnEach;
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;
-use crate::terminal::args::{self, Files, Print};
+use crate::terminal::args::{self, Files, Print, Replay};
 use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
@@ -54,7 +56,7 @@ pub struct Args {
     #[arg(skip)]
     file: PathBuf,
     #[command(flatten)]
-    replay: args::Replay,
+    replay: Replay,
     /// Serve the requests under a parkade policy, such as compaction or pytorch-rescue, in place of PyTorch's allocator.
     /// Cannot be combined with --settings and --profile, which apply to PyTorch's allocator. parkade sweep --list lists all
     /// policies.
@@ -73,6 +75,14 @@ pub enum Replayed {
 }
 
 impl Args {
+    /// The replay of a file under the policy that parkade simulated it with, if this is why its decisions cannot be replayed.
+    fn simulation(&self, error: Error) -> Result<UnderPolicy> {
+        let (_, policy, memory) = simulated::UnderPolicy::default().of_simulation(error)?;
+        let memory = Memory { capacity_bytes: self.replay.capacity, limit_bytes: self.replay.limit }.or(memory);
+        let replay = Replay { capacity: memory.capacity_bytes, limit: memory.limit_bytes, ..self.replay.clone() };
+        policy::replay(&self.file, &replay, self.print.json, policy)
+    }
+
     /// Refuses options that a policy cannot use.
     fn check(&self) -> Result<()> {
         args::excluded_by(self.policy.as_deref(), "--settings", self.replay.settings.is_some())?;
@@ -90,7 +100,10 @@ impl Command for Args {
     fn compute(&self) -> Result<Replayed> {
         self.check()?;
         Ok(match &self.policy {
-            None => Replayed::Settings(Box::new(settings::replay(&self.file, &self.replay, self.print.json)?)),
+            None => match settings::replay(&self.file, &self.replay, self.print.json) {
+                Ok(replayed) => Replayed::Settings(Box::new(replayed)),
+                Err(error) => Replayed::Policy(Box::new(self.simulation(error)?)),
+            },
             // A mistyped name fails before the file is read.
             Some(name) => {
                 Replayed::Policy(Box::new(policy::replay(&self.file, &self.replay, self.print.json, args::policy(name)?)?))

@@ -13,7 +13,7 @@ use parkade_analysis::ending::Ending;
 use parkade_analysis::ranks::{Failure, RankRun};
 use parkade_policies::{Named, needs_serial_work};
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::recognition::Recognition;
+use parkade_replay::recognition::{Recognition, most_reserved};
 use parkade_replay::{OutlookOptions, Requests, SelfCheck, VerifyOptions};
 use parkade_research::study::{self, PLENTY_BYTES, RunOptions, make_for};
 use parkade_research::workload::recorded::RecordedWorkload;
@@ -35,6 +35,7 @@ use crate::terminal::{output, progress, run_words, size};
 /// A recording that was replayed under a policy.
 pub struct UnderPolicy {
     policy: Named,
+    capacity_bytes: Option<u64>,
     /// The limit of each device.
     limits: Vec<Option<u64>>,
     /// Whether the limits were assumed and not given.
@@ -85,7 +86,11 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool, policy: Named) -
     let (mut devices, mut done) = (Vec::new(), 0);
     for (device, &limit_bytes) in traced.iter().zip(&limits) {
         let requests = Requests::of_recording(device, &own, &mut |entries| bar.set_position((done + entries) as u64));
-        let requests = recording::of_device(requests, device.device, traced.len())?;
+        let mut requests = recording::of_device(requests, device.device, traced.len())?;
+        if recording.other_policy().is_some() {
+            // The peak of the requests is that of PyTorch's allocator.
+            requests.recorded_peak_reserved_bytes = i64::try_from(most_reserved(device)).unwrap_or(i64::MAX);
+        }
         done += device.trace.len();
         let options = RunOptions { limit_bytes, ..RunOptions::new(args.capacity.unwrap_or(PLENTY_BYTES)) };
         let check = SelfCheck::of(device, &own, &requests);
@@ -94,7 +99,8 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool, policy: Named) -
     }
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
-    Ok(UnderPolicy { policy, limits, is_assumed, found_limit, own, made_by, recording, devices, seconds })
+    let capacity_bytes = args.capacity;
+    Ok(UnderPolicy { policy, capacity_bytes, limits, is_assumed, found_limit, own, made_by, recording, devices, seconds })
 }
 
 /// The limit of each device that `advise` assumes if a run died, and whether it assumes any.
@@ -307,8 +313,9 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
     notes.extend(run_words::failed_check(device.check));
+    let simulated = replayed.recording.other_policy();
     if place == 0 {
-        notes.push(recording::made_by_words(&replayed.made_by));
+        notes.push(simulated.map_or_else(|| recording::made_by_words(&replayed.made_by), recording::is_simulation));
     }
     if let Some(bytes) = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed) {
         notes.push(recording::assumed_limit(bytes, "--limit"));
@@ -319,7 +326,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     notes.extend(requests.lost_beginning.map(before_first_entry));
     notes.extend(run_words::ending(&device.ending));
     notes.extend(run_words::readings(requests));
-    if requests.mismatches > 0 {
+    if requests.mismatches > 0 && simulated.is_none() {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }
     if device.late_frees > 0 {
@@ -357,7 +364,7 @@ view! {
         /// `--policy`, in place of `settings`.
         policy: String = replayed.policy.name.to_string(),
         made_by: MadeBy = MadeBy::of(&replayed.made_by),
-        capacity_bytes: Option<u64> = args.capacity,
+        capacity_bytes: Option<u64> = replayed.capacity_bytes,
         limit_bytes: Option<u64> = replayed.limit(),
         recorded_limit_bytes: Option<u64> = args.recorded.bytes(&replayed.recording).or(replayed.found_limit),
         outcome: Word<Outcome> = Word::of(&replayed.outcome()),

@@ -90,7 +90,9 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderS
     let start = Start::now();
     // Parsed before the file is read, so that mistyped settings fail immediately.
     args.given(recording::newest_release())?;
-    let recording = recording::read(file)?;
+    // Settings replace the allocator in any case.
+    let read = if args.settings.is_some() { recording::read } else { recording::read_run };
+    let recording = read(file)?;
     // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
     let (own, found_limit, made_by) = args.own_or_found(&recording)?;
     let recorded = own.settings.clone();

@@ -305,7 +305,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     // Parsed before the file is read, so that mistyped settings fail immediately.
     let named = args.profile.map(Profile::rules);
     given_settings(args, named.unwrap_or_else(recording::newest_release))?;
-    let mut recording = recording::read(&args.file)?;
+    let mut recording = recording::read_run(&args.file)?;
     recording::remove_lone_entries(&mut recording);
     let found = recording::made_by(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
     let made_by = Recognition { decides_as: named, ..found };

@@ -18,12 +18,13 @@ mod words;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use parkade_analysis::ranks::RankRun;
 
 use self::gather::{Origin, PAGE, Part, Report, wrote};
 #[cfg(feature = "native")]
 use self::simulated::gather as under_policy;
+use crate::commands::simulated::run::Memory;
 use crate::each::{Finished, OnEach, Together};
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;
@@ -64,7 +65,7 @@ impl Command for Args {
         let outputs = self.outputs(&[&self.file])?;
         let gathered = self.under.policy_for(&self.file).and_then(|policy| match policy {
             Some(policy) => under_policy(self, policy),
-            None => gather::gather(self),
+            None => gather::gather(self).or_else(|error| self.simulation(error)),
         });
         let mut report =
             if self.under.is_workload() { gathered? } else { gathered.with_context(|| self.file.display().to_string())? };
@@ -154,6 +155,17 @@ impl OnEach for Args {
 }
 
 impl Args {
+    /// The report on a file under the policy that parkade simulated it with, if this is why the file cannot be replayed. It cannot be
+    /// compared with other files.
+    fn simulation(&self, error: Error) -> Result<Report> {
+        if self.part != Part::Whole {
+            return Err(error);
+        }
+        let (under, policy, memory) = self.under.of_simulation(error)?;
+        let memory = Memory { capacity_bytes: self.capacity, limit_bytes: self.limit }.or(memory);
+        under_policy(&Args { under, capacity: memory.capacity_bytes, limit: memory.limit_bytes, ..self.clone() }, policy)
+    }
+
     /// The contents of the files. All are made before any is written.
     fn made(&self, report: &Report) -> Result<Vec<(&Target, Vec<u8>)>> {
         let mut made = Vec::new();

@@ -34,7 +34,7 @@ const SETTING_BYTES: usize = 8 << 10;
 /// The compared numbers of the runs in a file, under the limit that its section assumes.
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
     gather::given_settings(args, args.profile.map_or_else(recording::newest_release, crate::terminal::args::Profile::rules))?;
-    let recording = recording::read(&args.file)?;
+    let recording = recording::read_run(&args.file)?;
     let made_by = recording::made_by(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
     let chosen = gather::chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: made_by.settings.clone(), limit_bytes: args.limit, stats_file: None };

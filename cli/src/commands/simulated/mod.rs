@@ -13,13 +13,15 @@ pub(crate) mod run;
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Error, Result, anyhow};
 use clap::Args;
 use parkade_policies::Named;
 
 use self::program::Programs;
+use self::run::Memory;
 use crate::terminal::args;
 use crate::terminal::progress::WrongArgument;
+use crate::terminal::recording::IsSimulation;
 
 /// Steps of the packer, unless `--bounds` gives them: about two seconds.
 const PACKING_STEPS: u64 = 20_000_000;
@@ -78,6 +80,26 @@ impl UnderPolicy {
         let why =
             format!("a {what} has no recorded run: --policy NAME chooses the policy to show it under (parkade sweep --list)");
         Err(WrongArgument(why).into())
+    }
+
+    /// Returns the policy under which parkade simulated a file, as option and by name, and the memory there, if this is why the file
+    /// cannot be replayed.
+    ///
+    /// # Errors
+    /// The given error, if it has a different cause; or this program does not have the policy.
+    pub(crate) fn of_simulation(&self, error: Error) -> Result<(UnderPolicy, Named, Memory)> {
+        let IsSimulation(simulated) = error.downcast()?;
+        let policy = simulated.policy.to_string();
+        let named = args::policy(&policy).map_err(|_| {
+            anyhow!(
+                "the file is parkade's simulation of the policy {policy}, which this program does not have: run the program that \
+                 declares it, or show the requests under a different policy with --policy NAME (parkade sweep --list)"
+            )
+        })?;
+        let memory = Memory { capacity_bytes: simulated.capacity_bytes, limit_bytes: simulated.limit_bytes };
+        let mut under = self.clone();
+        under.policy = Some(policy);
+        Ok((under, named, memory))
     }
 
     /// Refuses `option`, which applies to PyTorch's allocator, beside a policy.

@@ -7,9 +7,9 @@ use anyhow::Result;
 use parkade::units::PoolId;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::ending::Ending;
-use parkade_recording::{DeviceRecording, Recording, StackId};
+use parkade_recording::{DeviceRecording, Recording, Simulated, StackId};
 use parkade_replay::export::early_stacks;
-use parkade_replay::recognition::Recognition;
+use parkade_replay::recognition::{Recognition, most_reserved};
 use parkade_replay::{Completion, Operation, Requests, VerifyError, VerifyOptions};
 use parkade_research::workload::Workload;
 use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
@@ -89,6 +89,8 @@ pub(crate) struct Recorded {
     pub(crate) unnamed_requests: u64,
     /// The entry at which the recorded run died.
     pub(crate) died_at: Option<usize>,
+    /// How parkade simulated the run, if it did, and the most that was reserved.
+    pub(crate) simulated: Option<(Simulated, u64)>,
 }
 
 impl Programs {
@@ -115,7 +117,9 @@ impl Programs {
             recording::of_device(Program::of_device(&recording, device, &own), device.device, chosen.len())
         };
         let all = chosen.iter().map(of_device).collect::<Result<_>>()?;
-        Ok(Programs { path: file.to_owned(), kind: Kind::Recording, made_by: Some(made_by), recording, all })
+        // No release made what a policy did.
+        let made_by = recording.other_policy().is_none().then_some(made_by);
+        Ok(Programs { path: file.to_owned(), kind: Kind::Recording, made_by, recording, all })
     }
 
     /// Returns the program of a workload or a request trace.
@@ -170,7 +174,9 @@ impl Program {
         let early_stacks = early_stacks.into_iter().filter_map(|(id, stack)| Some((*numbers.get(&id)?, stack))).collect();
         let died_at = ending.death().map(|death| death.entry);
         let length = device.trace.len();
-        let recorded = Recorded { entries, length, streams, pools, early_stacks, early, late_frees, unnamed_requests, died_at };
+        let simulated = recording.simulated.clone().map(|simulated| (simulated, most_reserved(device)));
+        let recorded =
+            Recorded { entries, length, streams, pools, early_stacks, early, late_frees, unnamed_requests, died_at, simulated };
         Ok(Program { device: device.device, workload, steps_end, recorded: Some(recorded) })
     }
 

@@ -12,14 +12,16 @@ use parkade::trace::TraceEntry;
 use parkade::units::{PoolId, StreamId};
 use parkade_analysis::timeline::Served;
 use parkade_policies::Named;
-use parkade_recording::{Action, DeviceRecording, Entry, FileFields, Minor, Part, PoolTable, Recording, Segment, StackId};
+use parkade_recording::{
+    Action, DeviceRecording, Entry, FileFields, Minor, Part, PoolTable, Recording, Segment, Simulated, StackId,
+};
 use parkade_replay::Decision;
 use parkade_replay::export::{recorded_segment, recorded_settings};
 use parkade_research::study::{Ending, PLENTY_BYTES, RecordedRun, RunOptions, make_for, record, stream_number};
 use parkade_research::workload::Event;
 
-use super::program::{Program, Programs};
-use crate::terminal::{output, recording};
+use super::program::{Kind, Program, Programs};
+use crate::terminal::{output, recording, size};
 
 /// The release whose files have all keys that a simulation fills in.
 const RELEASE: Minor = (2, 12);
@@ -32,6 +34,11 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// Returns this memory, or the other if none is given.
+    pub(crate) fn or(self, other: Memory) -> Memory {
+        if self.capacity_bytes.or(self.limit_bytes).is_some() { self } else { other }
+    }
+
     pub(crate) fn options(self) -> RunOptions {
         RunOptions { limit_bytes: self.limit_bytes, ..RunOptions::new(self.capacity_bytes.unwrap_or(PLENTY_BYTES)) }
     }
@@ -61,13 +68,17 @@ impl Simulation {
     /// # Errors
     /// The policy breaks, or a program is malformed.
     pub(crate) fn of(programs: Programs, policy: Named, memory: Memory) -> Result<Simulation> {
-        let fields = if programs.made_by.is_some() { programs.recording.fields } else { FileFields::of_release(RELEASE) };
+        let fields = if programs.kind == Kind::Recording { programs.recording.fields } else { FileFields::of_release(RELEASE) };
         let settings = policy.make().as_pytorch().map(|pytorch| recorded_settings(&pytorch.settings, fields));
         let mut recording = Recording {
             settings,
             annotations: programs.recording.annotations.clone(),
             stacks: programs.recording.stacks.clone(),
-            simulated: Some(policy.name.as_ref().into()),
+            simulated: Some(Simulated {
+                policy: policy.name.as_ref().into(),
+                capacity_bytes: memory.capacity_bytes,
+                limit_bytes: memory.limit_bytes,
+            }),
             fields,
             ..Recording::default()
         };
@@ -104,6 +115,12 @@ pub(crate) fn check(policy: &Named, program: &Program, outcome: &parkade_researc
     Err(anyhow!("the policy {} cannot serve {places} {place}, for a reason other than memory: {fault}", policy.name))
 }
 
+/// The memory in which a file was simulated.
+fn within(simulated: &Simulated) -> String {
+    let bytes = simulated.limit_bytes.or(simulated.capacity_bytes);
+    bytes.map_or_else(String::new, |bytes| format!(" in {}", size::show_bytes(bytes)))
+}
+
 /// Returns notes on the figures of a run under a policy.
 pub(crate) fn notes(program: &Program, policy: &Named, memory: Memory, peak_reserved_bytes: u64) -> Vec<String> {
     let mut notes = Vec::new();
@@ -114,6 +131,18 @@ pub(crate) fn notes(program: &Program, policy: &Named, memory: Memory, peak_rese
         ));
     }
     let Some(recorded) = &program.recorded else { return notes };
+    if let Some((simulated, peak)) = recorded.simulated.as_ref().filter(|(_, peak)| *peak != peak_reserved_bytes) {
+        let is_same = *simulated.policy == *policy.name;
+        let is_same = is_same && (simulated.capacity_bytes, simulated.limit_bytes) == (memory.capacity_bytes, memory.limit_bytes);
+        let why =
+            if is_same { ": its requests cannot be read exactly, so run the program from which it was exported" } else { "" };
+        notes.push(format!(
+            "the file is parkade's simulation of the policy {}{}, with at most {} reserved{why}",
+            simulated.policy,
+            within(simulated),
+            size::show_bytes(*peak)
+        ));
+    }
     if recorded.late_frees > 0 {
         notes.push(format!(
             "{} waited for other streams in the recorded run; the memory becomes free at the same point as it did then",

@@ -11,10 +11,11 @@ mod simulated;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use parkade_analysis::ranks::RankRun;
 
 use self::simulated::Simulated;
+use crate::commands::simulated::run::Memory;
 use crate::each::OnEach;
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::sections;
@@ -42,7 +43,10 @@ impl Command for Args {
         }
         match self.under.policy_for(&self.file)? {
             Some(policy) => simulated::simulate(self, policy).map(|found| Found::Simulated(Box::new(found))),
-            None => recorded::read(self).map(|shown| Found::Recorded(Box::new(shown))),
+            None => match recorded::read(self) {
+                Ok(shown) => Ok(Found::Recorded(Box::new(shown))),
+                Err(error) => self.of_simulation(error)?.compute(),
+            },
         }
     }
 
@@ -93,6 +97,15 @@ impl Command for Args {
             Found::Recorded(shown) if self.csv => shown.remarks(self),
             _ => Vec::new(),
         }
+    }
+}
+
+impl Args {
+    /// The arguments that show a file under the policy that parkade simulated it with.
+    fn of_simulation(&self, error: Error) -> Result<Args> {
+        let (under, _, memory) = self.under.of_simulation(error)?;
+        let memory = Memory { capacity_bytes: self.capacity, limit_bytes: self.limit }.or(memory);
+        Ok(Args { under, capacity: memory.capacity_bytes, limit: memory.limit_bytes, ..self.clone() })
     }
 }
 

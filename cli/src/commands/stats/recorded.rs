@@ -130,7 +130,9 @@ pub(super) fn read(args: &Args) -> Result<Shown> {
     let named = args.profile.map(Profile::rules);
     let given = |rules| args.settings.as_deref().map(|text| args::given_settings(rules, text)).transpose();
     given(named.unwrap_or_else(recording::newest_release))?;
-    let recording = recording::read(&args.file)?;
+    // Settings replace the allocator in any case.
+    let read = if args.settings.is_some() { recording::read } else { recording::read_run };
+    let recording = read(&args.file)?;
     let limit_bytes = if args.settings.is_some() { args.recorded_limit } else { args.limit };
     let made_by = recording::made_by(&recording, &Asked { profile: named, limit_bytes, ..Asked::default() })?;
     let own = VerifyOptions { settings: made_by.settings.clone(), limit_bytes, stats_file: None };
