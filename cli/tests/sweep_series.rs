@@ -50,6 +50,12 @@ fn a_series_has_every_peak_and_its_parts_add_up() {
         let most = all.iter().map(|line| number(line, "reserved_bytes")).max();
         assert_eq!(most, Some(number(row, "peak_reserved_bytes")), "{policy}");
         assert!(all.len() <= 1001, "{}", all.len());
+        let of_rest = |line: &&&Line| line["pool"] == "0" && line["stream"] == "0";
+        let mut collections: Vec<&str> = parts.iter().filter(of_rest).map(|line| line["collection"].as_str()).collect();
+        collections.sort_unstable();
+        collections.dedup();
+        // TensorFlow's policy serves all requests from one collection.
+        assert_eq!(collections, if policy == "pytorch" { &["large", "small"][..] } else { &["large"] }, "{policy}");
         for line in &all {
             for column in ["reserved_bytes", "live_bytes", "holes"] {
                 let of_event = parts.iter().filter(|part| part["event"] == line["event"]);

@@ -146,6 +146,9 @@ fn a_workload_and_its_requests_are_the_same_program() {
     let trace = format!("{}/requests.jsonl", folder.path());
     let written = call(&["export", "-w", WORKLOAD, "--format", "requests", "-o", &trace]);
     assert_eq!(written.code, 0, "{}", written.err);
+    // The answer accounts for every line.
+    let lines = fs::read_to_string(&trace).expect("a trace").lines().count();
+    assert!(written.out.contains(&format!("{} events, one a line, and 4 marks of steps", lines - 4)), "{}", written.out);
     let of = |program: &[&str]| json(&[&["stats", "--json", "--policy", "bfc", "--every", "100"], program].concat());
     let (of_trace, of_workload) = (of(&[&trace]), of(&["-w", WORKLOAD]));
     assert_eq!((&of_trace["program"], &of_workload["program"]), (&"trace".into(), &"workload".into()));
@@ -174,6 +177,15 @@ fn the_first_excess_is_where_the_memory_of_the_packing_runs_out() {
     assert_eq!(Some(bytes), excess["bytes_in_the_way"].as_u64());
     let room = bytes + excess["free_here"]["free_bytes"].as_u64().expect("bytes");
     assert!(Some(room) >= wanted && !blocks.is_empty(), "{excess}");
+    // The segments that these blocks pin have all of them, and are on the free list of the request.
+    let pinned = excess["pinned_segments"].as_array().expect("segments");
+    let held: u64 = pinned.iter().filter_map(|segment| segment["blocks_in_the_way"].as_u64()).sum();
+    assert_eq!((Some(held), pinned.len()), (excess["blocks_in_the_way"].as_u64(), 1), "{excess}");
+    for key in ["pool", "collection", "stream"] {
+        assert_eq!(pinned[0][key], excess[key], "{key}");
+    }
+    assert!(pinned[0]["bytes"].as_u64() >= wanted, "{excess}");
+    assert!(blocks.iter().all(|block| block["age_requests"].as_u64() <= block["age_events"].as_u64()), "{excess}");
     let folder = Folder::new("first-excess");
     let file = folder.recording("program.pickle", &reuses_a_part());
     let excess = |policy| json(&["stats", "--json", &file, "--policy", policy])["runs"][0]["packing"]["first_excess"].clone();
@@ -182,6 +194,10 @@ fn the_first_excess_is_where_the_memory_of_the_packing_runs_out() {
     let text = call(&["stats", &shipped("deep_mlp.default"), "--policy", "bfc", "--bounds", "2000000"]).out;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("first needs more at entry") && words.contains("no packing needs less"), "{text}");
+    assert!(words.contains("in the large collection of the default pool on stream 0x0") && words.contains("pin"), "{text}");
+    let report = call(&["report", &shipped("deep_mlp.default"), "--policy", "bfc", "--bounds", "2000000"]).out;
+    let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(report.contains(" of the recording (entry ") && report.contains(" of the run shown)"), "{report}");
     let cut = call(&["stats", "-w", "gpt2", "--policy", "pytorch", "--bounds", "1"]).out;
     assert!(cut.split_whitespace().collect::<Vec<_>>().join(" ").contains("not converged: no packing needs less than"), "{cut}");
 }
@@ -259,4 +275,12 @@ fn lifetimes_are_those_of_all_buffers() {
     assert_eq!(csv.lines().next(), Some("device,phase,above_bytes,up_to_bytes,lifetime,requests,bytes,at_peak_bytes"));
     let text = call(&["stats", "-w", WORKLOAD, "--lifetimes"]).out;
     assert!(text.contains("4 steps, as marked") && text.contains("never freed"), "{text}");
+    assert!(text.contains("exact size") && text.contains("lifetime of the others"), "{text}");
+    let sizes = program["sizes"].as_array().expect("sizes");
+    let of = |rows: &[Value], key: &str| rows.iter().filter_map(|row| row[key].as_u64()).sum::<u64>();
+    let classes = program["classes"].as_array().expect("classes");
+    for key in ["requests", "bytes"] {
+        assert_eq!(of(sizes, key), of(classes, key), "{key}");
+    }
+    assert!(sizes.iter().any(|size| size["least_requests"].as_u64() < size["greatest_requests"].as_u64()), "{sizes:?}");
 }

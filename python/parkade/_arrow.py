@@ -55,9 +55,10 @@ def series(csv: bytes) -> Any:
     from pyarrow.csv import ConvertOptions, read_csv
 
     names = csv.split(b"\n", 1)[0].decode().split(",")
-    texts = ("workload", "policy")
+    texts = ("workload", "policy", "collection")
     types = {name: pyarrow.string() if name in texts else pyarrow.int64() for name in names}
-    return read_csv(pyarrow.BufferReader(csv), convert_options=ConvertOptions(column_types=types))
+    options = ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
+    return read_csv(pyarrow.BufferReader(csv), convert_options=options)
 
 
 def diagnoses(found: Iterable[dict[str, Any]]) -> Any:

@@ -131,10 +131,10 @@ class Series:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries. `pool` and `stream` are None in the row of the entire heap."""
-        texts = ("workload", "policy")
+        """The rows as dictionaries. `pool`, `collection` and `stream` are None in the row of the entire heap."""
+        texts = ("workload", "policy", "collection")
         return [
-            {name: value if name in texts else int(value) if value else None for name, value in row.items()}
+            {name: (value if name in texts else int(value)) if value else None for name, value in row.items()}
             for row in csv.DictReader(io.StringIO(self.csv.decode()))
         ]
 

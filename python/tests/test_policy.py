@@ -96,6 +96,7 @@ def test_a_sweep_gives_its_series(command, tmp_path):
     assert series.csv == path.read_bytes() and repr(series) == f"Series({len(series)} rows)"
     rows, lines = series.rows, list(csv.DictReader(io.StringIO(series.csv.decode())))
     assert len(rows) == len(series) == len(lines) and rows[0]["pool"] is None and rows[0]["live_bytes"] >= 0
+    assert {row["collection"] for row in rows if row["policy"] == "pytorch"} == {None, "small", "large"}
     # The points include every peak.
     plenty = {row["policy"]: row["peak_reserved_bytes"] for row in study.rows if row["capacity"] == "plenty"}
     assert set(plenty) == {"pytorch", "bfc", "bfc:kind=xla-growth"}

@@ -5,12 +5,14 @@
 //! needs more, after everything that the policy does when memory is short.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
-use parkade::units::{Bytes, PoolClass};
+use parkade::units::Bytes;
 use parkade_policies::Named;
 use parkade_sim::PAGE_BYTES;
 use rustc_hash::FxHashMap;
 
-use super::run::{Ending, Moment, RunOptions, make_for, stream_number, watch};
+use super::free_list::FreeList;
+use super::run::{Ending, Moment, RunOptions, make_for, watch};
+use crate::workload::lifetimes::Spread;
 use crate::workload::{Event, Workload};
 
 /// The first request for which a policy needs more than an amount of memory.
@@ -26,7 +28,9 @@ pub struct Excess {
     pub device_bytes: u64,
     /// The bytes that the policy has reserved.
     pub reserved_bytes: u64,
-    /// The free memory in the segments that may serve the request: those of its pool, stream and size class.
+    /// The free list that may serve the request.
+    pub free_list: FreeList,
+    /// The free memory in the segments of this list.
     pub here: Room,
     /// The free memory in all other segments.
     pub elsewhere: Room,
@@ -36,6 +40,32 @@ pub struct Excess {
     /// Whether these blocks lie side by side in a segment that may serve the request. If not, they are all blocks of the
     /// segments that would have to be released for a new segment.
     pub is_one_stretch: bool,
+    /// The segments that the blocks in the way keep in use, by address.
+    pub pinned: Vec<Pinned>,
+}
+
+impl Excess {
+    /// Returns the segment that a block in the way keeps in use.
+    #[must_use]
+    pub fn pinned_by(&self, block: &InTheWay) -> Option<&Pinned> {
+        let before = self.pinned.partition_point(|segment| segment.address <= block.address);
+        self.pinned.get(before.checked_sub(1)?)
+    }
+}
+
+/// A segment that blocks in the way keep in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pinned {
+    /// The first byte of the segment.
+    pub address: u64,
+    /// The size of the segment.
+    pub bytes: u64,
+    /// The free bytes in it.
+    pub free_bytes: u64,
+    /// The number of blocks in the way that are in it.
+    pub in_the_way: usize,
+    /// Its free list.
+    pub free_list: FreeList,
 }
 
 /// Free memory in some segments.
@@ -62,6 +92,23 @@ pub struct InTheWay {
     pub allocated_at: Option<usize>,
     /// The event that frees it; `None` if the program keeps it.
     pub freed_at: Option<usize>,
+    /// The requests that follow its own until the refused one.
+    pub age_requests: Option<u64>,
+    /// The other buffers of its requested size that were requested before the refused one.
+    pub same_size: Option<SameSize>,
+}
+
+/// Other buffers of a size, until an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SameSize {
+    /// The size of each, as requested.
+    pub each_bytes: u64,
+    /// The number of those that are still live.
+    pub live: u64,
+    /// The number of those that were freed.
+    pub freed: u64,
+    /// The lifetimes of those that were freed.
+    pub lifetimes: Option<Spread>,
 }
 
 /// Returns the first request for which the policy needs more than `bytes` of memory, or `None` if it needs no more. Its
@@ -81,25 +128,31 @@ pub fn first_excess(workload: &Workload, policy: &Named, options: &RunOptions, b
     let Event::Allocate { bytes: requested_bytes, stream, .. } = *workload.events.get(event)? else { return None };
     let rules = make();
     let block = rules.round(Bytes(requested_bytes)).unwrap_or(Bytes(requested_bytes));
-    let wanted = Wanted { bytes: block.get(), stream, pool: pool_at(workload, event), class: rules.classify(block) };
-    let (here, elsewhere): (Vec<&SegmentInfo>, Vec<&SegmentInfo>) = segments.iter().partition(|segment| wanted.may_use(segment));
+    let free_list = FreeList { pool: pool_at(workload, event).into(), collection: rules.classify(block), stream };
+    let (here, elsewhere): (Vec<&SegmentInfo>, Vec<&SegmentInfo>) =
+        segments.iter().partition(|segment| FreeList::of(segment) == free_list);
     let reserved_bytes: u64 = segments.iter().map(|segment| segment.total.get()).sum();
-    let stretch = here.iter().filter_map(|segment| least_stretch(&segment.blocks, wanted.bytes)).min_by_key(|found| found.0);
-    let released = to_release(&segments, wanted.bytes.saturating_sub(device_bytes.saturating_sub(reserved_bytes)));
+    let stretch = here.iter().filter_map(|segment| least_stretch(&segment.blocks, block.get())).min_by_key(|found| found.0);
+    let released = to_release(&segments, block.get().saturating_sub(device_bytes.saturating_sub(reserved_bytes)));
     let is_one_stretch = stretch.is_some()
         && (released.is_none() || stretch.as_ref().map(|found| found.0) <= released.as_ref().map(|found| found.0));
     let blocks = if is_one_stretch { stretch } else { released }.map_or_else(Vec::new, |found| found.1);
-    let lives = Lives::of(workload);
+    let mut lives = Lives::of(workload, event);
+    let in_the_way: Vec<InTheWay> = blocks.iter().map(|block| lives.in_the_way(block, &live)).collect();
+    let mut pinned: Vec<Pinned> = segments.iter().filter_map(|segment| Pinned::of(segment, &in_the_way)).collect();
+    pinned.sort_unstable_by_key(|segment| segment.address);
     Some(Excess {
         event,
         requested_bytes,
-        block_bytes: wanted.bytes,
+        block_bytes: block.get(),
         device_bytes,
         reserved_bytes,
+        free_list,
         here: Room::of(&here),
         elsewhere: Room::of(&elsewhere),
-        in_the_way: blocks.iter().map(|block| lives.in_the_way(block, &live)).collect(),
+        in_the_way,
         is_one_stretch,
+        pinned,
     })
 }
 
@@ -121,18 +174,14 @@ fn pool_at(workload: &Workload, event: usize) -> u16 {
         .unwrap_or(0)
 }
 
-/// The refused request.
-struct Wanted {
-    bytes: u64,
-    stream: u16,
-    pool: u16,
-    class: PoolClass,
-}
-
-impl Wanted {
-    fn may_use(&self, segment: &SegmentInfo) -> bool {
-        let of = (segment.pool.0, stream_number(segment.stream), segment.class);
-        of == (u64::from(self.pool), self.stream, self.class)
+impl Pinned {
+    /// Returns a segment, unless none of the blocks are in it. These are in the order of their addresses.
+    fn of(segment: &SegmentInfo, blocks: &[InTheWay]) -> Option<Pinned> {
+        let (address, bytes) = (segment.address.get(), segment.total.get());
+        let before = |end: u64| blocks.partition_point(|block| block.address < end);
+        let in_the_way = before(address.saturating_add(bytes)) - before(address);
+        let free_bytes = bytes.saturating_sub(bytes_in_use(&segment.blocks));
+        (in_the_way > 0).then(|| Pinned { address, bytes, free_bytes, in_the_way, free_list: FreeList::of(segment) })
     }
 }
 
@@ -196,41 +245,78 @@ fn to_release(segments: &[SegmentInfo], bytes: u64) -> Option<(u64, Vec<BlockInf
     (released >= bytes).then(|| (bytes_in_use(&chosen), chosen))
 }
 
-/// The events that allocate and free each buffer.
-struct Lives(FxHashMap<u32, (usize, Option<usize>)>);
+/// What is known of each buffer at an event.
+struct Lives {
+    /// The buffers that are requested, by their numbers, which count requests.
+    all: Vec<Life>,
+    /// The number of requests before the event.
+    requests: usize,
+    /// The buffers of each size that was looked up.
+    sizes: FxHashMap<u64, SameSize>,
+}
+
+#[derive(Clone, Copy)]
+struct Life {
+    bytes: u64,
+    allocated_at: usize,
+    freed_at: Option<usize>,
+    /// The requests that follow its own until it is freed, if this is before the event.
+    lifetime: Option<u64>,
+}
 
 impl Lives {
-    fn of(workload: &Workload) -> Lives {
-        let mut lives: FxHashMap<u32, (usize, Option<usize>)> = FxHashMap::default();
+    fn of(workload: &Workload, until: usize) -> Lives {
+        let (mut all, mut requests): (Vec<Life>, usize) = (Vec::new(), 0);
         for (at, event) in workload.events.iter().enumerate() {
             match *event {
-                Event::Allocate { buffer, .. } => drop(lives.insert(buffer, (at, None))),
+                Event::Allocate { bytes, .. } => {
+                    requests += usize::from(at < until);
+                    all.push(Life { bytes, allocated_at: at, freed_at: None, lifetime: None });
+                }
                 Event::Free { buffer } => {
-                    if let Some(life) = lives.get_mut(&buffer) {
-                        life.1 = Some(at);
+                    let follow = all.len().saturating_sub(buffer as usize + 1) as u64;
+                    if let Some(life) = all.get_mut(buffer as usize) {
+                        life.freed_at = Some(at);
+                        life.lifetime = (at < until).then_some(follow);
                     }
                 }
                 _ => {}
             }
         }
-        Lives(lives)
+        Lives { all, requests, sizes: FxHashMap::default() }
     }
 
-    fn in_the_way(&self, block: &BlockInfo, live: &FxHashMap<u64, u32>) -> InTheWay {
+    fn in_the_way(&mut self, block: &BlockInfo, live: &FxHashMap<u64, u32>) -> InTheWay {
         let buffer = live.get(&block.address.get()).copied();
-        let life = buffer.and_then(|buffer| self.0.get(&buffer));
+        let life = buffer.and_then(|buffer| self.all.get(buffer as usize).copied());
+        let follow = |buffer: u32| self.requests.saturating_sub(buffer as usize + 1) as u64;
         InTheWay {
             address: block.address.get(),
             bytes: block.size.get(),
             buffer,
-            allocated_at: life.map(|life| life.0),
-            freed_at: life.and_then(|life| life.1),
+            allocated_at: life.map(|life| life.allocated_at),
+            freed_at: life.and_then(|life| life.freed_at),
+            age_requests: buffer.map(follow),
+            same_size: life.map(|life| self.others_of(life.bytes)),
         }
+    }
+
+    /// Returns the other buffers of a live one's size that were requested before the event.
+    fn others_of(&mut self, bytes: u64) -> SameSize {
+        let older = self.all.get(..self.requests).unwrap_or(&self.all);
+        *self.sizes.entry(bytes).or_insert_with(|| {
+            let same = older.iter().filter(|life| life.bytes == bytes);
+            let lifetimes: Vec<u64> = same.clone().filter_map(|life| life.lifetime).collect();
+            let (all, freed) = (same.count() as u64, lifetimes.len() as u64);
+            let live = all.saturating_sub(freed + 1);
+            SameSize { each_bytes: bytes, live, freed, lifetimes: Spread::of(lifetimes) }
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use parkade::units::PoolClass;
     use parkade_policies::named;
 
     use super::*;
@@ -262,6 +348,10 @@ mod tests {
         assert_eq!((excess.elsewhere, excess.is_one_stretch), (Room::default(), true));
         let [block] = excess.in_the_way[..] else { panic!("{:?}", excess.in_the_way) };
         assert_eq!((block.buffer, block.bytes, block.allocated_at, block.freed_at), (Some(2), 4 * MIB, Some(3), None));
+        let list = FreeList { pool: 0, collection: PoolClass::Large, stream: 0 };
+        let [pinned] = excess.pinned[..] else { panic!("{:?}", excess.pinned) };
+        assert_eq!((pinned.bytes, pinned.free_bytes, pinned.in_the_way), (100 * MIB, 86 * MIB, 1));
+        assert_eq!([excess.free_list, pinned.free_list], [list; 2]);
         assert_eq!(found(events, "pytorch", 146), None, "a new segment fits");
     }
 
@@ -272,6 +362,18 @@ mod tests {
         assert_eq!((excess.event, excess.device_bytes, excess.reserved_bytes), (6, 90 * MIB, 40 * MIB));
         let buffers: Vec<Option<u32>> = excess.in_the_way.iter().map(|block| block.buffer).collect();
         assert_eq!((buffers, excess.is_one_stretch), (vec![Some(2), Some(3)], false), "the first segment has both");
+    }
+
+    #[test]
+    fn others_of_the_size_of_a_block_in_the_way_are_those_before_it_is_one() {
+        // Two buffers of 10 MiB are freed after one request and after none; a third stays, and two are requested later.
+        let first = [allocate(0, 10), allocate(1, 40), free(0), allocate(2, 10), free(2), allocate(3, 10), free(1)];
+        let events = [&first[..], &[allocate(4, 45), allocate(5, 10), allocate(6, 10)]].concat();
+        let excess = found(events, "bfc:kind=one-region", 50).expect("45 MiB do not fit");
+        let [block] = excess.in_the_way[..] else { panic!("{:?}", excess.in_the_way) };
+        assert_eq!((excess.event, block.buffer, block.age_requests), (7, Some(3), Some(0)));
+        let lifetimes = Some(Spread { least: 0, median: 0, greatest: 1 });
+        assert_eq!(block.same_size, Some(SameSize { each_bytes: 10 * MIB, live: 0, freed: 2, lifetimes }));
     }
 
     #[test]

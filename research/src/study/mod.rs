@@ -7,6 +7,7 @@
 
 mod capacity;
 mod excess;
+mod free_list;
 pub mod largest_batch;
 mod record;
 mod run;
@@ -15,7 +16,8 @@ pub mod statistics;
 pub mod sweep;
 
 pub use capacity::{LOAD_UNIT_BYTES, Smallest, smallest_capacity};
-pub use excess::{Excess, InTheWay, Room, first_excess};
+pub use excess::{Excess, InTheWay, Pinned, Room, SameSize, first_excess};
+pub use free_list::FreeList;
 pub use record::{RecordedEvent, RecordedRun, record};
 pub use run::{
     Addresses, Curves, DriverCost, Ending, Moment, Outcome, PLENTY_BYTES, RunOptions, curves, first_step, live_curve, make_for,

@@ -10,7 +10,8 @@ use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::Family;
 use parkade_policies::Named;
 
-use super::run::{Moment, Outcome, RunOptions, level, make_for, stream_number, watch};
+use super::free_list::FreeList;
+use super::run::{Moment, Outcome, RunOptions, level, make_for, watch};
 use crate::workload::Workload;
 
 /// Parts of a run, if the caller does not set their length. Each part has at most two points: its peak of reserved bytes and
@@ -33,11 +34,11 @@ pub struct Point {
     pub event: usize,
     /// All of the heap.
     pub all: Share,
-    /// The heap by pool and stream; pool 0 is the default pool, and stream 0 the default stream.
-    pub parts: BTreeMap<(u64, u16), Share>,
+    /// The heap by free list.
+    pub parts: BTreeMap<FreeList, Share>,
 }
 
-/// The heap, or the segments of one pool and one stream.
+/// The heap, or the segments of one free list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Share {
     /// Bytes of live buffers, as requested.
@@ -82,7 +83,7 @@ impl Point {
         let mut point = Point { event: moment.event, all: Share::default(), parts: BTreeMap::new() };
         for segment in moment.segments() {
             point.all.add(&segment);
-            point.parts.entry((segment.pool.0, stream_number(segment.stream))).or_default().add(&segment);
+            point.parts.entry(FreeList::of(&segment)).or_default().add(&segment);
         }
         point
     }
@@ -158,6 +159,7 @@ impl Peaks {
 
 #[cfg(test)]
 mod tests {
+    use parkade::units::PoolClass;
     use parkade_policies::{CATALOGUE, named};
 
     use super::*;
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_and_streams_add_up_to_the_heap() {
+    fn free_lists_add_up_to_the_heap() {
         let free = |buffer| Event::Free { buffer };
         let events = vec![
             allocate(0, 60, 0),
@@ -180,15 +182,19 @@ mod tests {
             Event::EndPool { pool: 3 },
             free(0),
             allocate(3, 20, 0),
+            Event::Allocate { buffer: 4, bytes: 1024, stream: 0 },
         ];
         let workload = Workload { name: "parts".into(), events, ..Workload::default() };
         let found = series(&workload, &named("pytorch").expect("a policy"), &RunOptions::plenty(), Some(1));
-        assert_eq!(found.points.iter().map(|point| point.event).collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
-        let last = &found.points[6];
-        assert_eq!(last.parts.keys().copied().collect::<Vec<_>>(), [(0, 0), (0, 1), (3, 0)]);
-        assert_eq!((last.all.live_bytes, last.all.reserved_bytes), (90 * MIB, 130 * MIB));
-        assert_eq!((last.all.largest_hole_bytes, last.all.holes, last.all.mapped_bytes), (40 * MIB, 1, 0));
-        assert_eq!(last.parts[&(0, 1)].reserved_bytes, 40 * MIB);
+        assert_eq!(found.points.iter().map(|point| point.event).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+        let last = &found.points[7];
+        let list = |pool, collection, stream| FreeList { pool, collection, stream };
+        let (small, large) = (PoolClass::Small, PoolClass::Large);
+        let lists = [list(0, small, 0), list(0, large, 0), list(0, large, 1), list(3, large, 0)];
+        assert_eq!(last.parts.keys().copied().collect::<Vec<_>>(), lists);
+        assert_eq!((last.all.live_bytes, last.all.reserved_bytes), (90 * MIB + 1024, 132 * MIB));
+        assert_eq!((last.all.largest_hole_bytes, last.all.holes, last.all.mapped_bytes), (40 * MIB, 2, 0));
+        assert_eq!((last.parts[&lists[0]].reserved_bytes, last.parts[&lists[2]].reserved_bytes), (2 * MIB, 40 * MIB));
         let sum: u64 = last.parts.values().map(|part| part.reserved_bytes).sum();
         assert_eq!(sum, last.all.reserved_bytes);
     }

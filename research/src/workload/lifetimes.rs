@@ -4,6 +4,7 @@
 //! in requests if it is freed in the step in which it was requested, and in steps otherwise. Steps are those that the workload
 //! marks or, without marks, those that its requests repeat ([`Workload::repeating_step`]).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{Event, Workload};
@@ -130,11 +131,55 @@ impl StepsFrom {
     }
 }
 
+/// Lifetimes, in requests: the requests that follow a buffer's own until it is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spread {
+    /// The least.
+    pub least: u64,
+    /// The median; the lower of the two in the middle.
+    pub median: u64,
+    /// The greatest.
+    pub greatest: u64,
+}
+
+impl Spread {
+    /// Returns the spread of lifetimes, or `None` if there are none.
+    #[must_use]
+    pub fn of(mut lifetimes: Vec<u64>) -> Option<Spread> {
+        lifetimes.sort_unstable();
+        let median = *lifetimes.get(lifetimes.len().saturating_sub(1) / 2)?;
+        Some(Spread { least: *lifetimes.first()?, median, greatest: *lifetimes.last()? })
+    }
+}
+
+/// The buffers of one size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OfSize {
+    /// The size of each, as requested.
+    pub each_bytes: u64,
+    /// Their number.
+    pub requests: u64,
+    /// The number of those that are never freed.
+    pub kept: u64,
+    /// The lifetimes of the others.
+    pub lifetimes: Option<Spread>,
+}
+
+impl OfSize {
+    /// Returns the sum of their sizes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.each_bytes.saturating_mul(self.requests)
+    }
+}
+
 /// All buffers of a workload by phase, size and lifetime.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lifetimes {
     /// The classes that have buffers, by phase, size and lifetime.
     pub rows: Vec<Lives>,
+    /// The buffers by exact size, those with the most bytes in total first.
+    pub sizes: Vec<OfSize>,
     /// The number of steps.
     pub steps: usize,
     /// Where the steps are from.
@@ -237,8 +282,26 @@ impl Lifetimes {
             Lives { phase, above_bytes, up_to_bytes: SIZES.get(size).copied(), lifetime, requests, bytes, at_peak_bytes }
         };
         let rows = classes.into_iter().map(row).collect();
-        Lifetimes { rows, steps: steps.begins.len(), steps_from: steps.from, peak_event, peak_bytes }
+        let lives = requested.iter().zip(&freed).map(|(&(_, bytes), freed)| (bytes, freed.map(|(_, requests)| requests as u64)));
+        Lifetimes { rows, sizes: by_size(lives), steps: steps.begins.len(), steps_from: steps.from, peak_event, peak_bytes }
     }
+}
+
+/// Returns the buffers by size. Each has its size and its lifetime in requests; `None` if it is never freed.
+fn by_size(lives: impl Iterator<Item = (u64, Option<u64>)>) -> Vec<OfSize> {
+    let mut sizes: BTreeMap<u64, (u64, Vec<u64>)> = BTreeMap::new();
+    for (bytes, lifetime) in lives {
+        let (requests, lifetimes) = sizes.entry(bytes).or_default();
+        *requests += 1;
+        lifetimes.extend(lifetime);
+    }
+    let of_size = |(each_bytes, (requests, lifetimes)): (u64, (u64, Vec<u64>))| {
+        let kept = requests - lifetimes.len() as u64;
+        OfSize { each_bytes, requests, kept, lifetimes: Spread::of(lifetimes) }
+    };
+    let mut sizes: Vec<OfSize> = sizes.into_iter().map(of_size).collect();
+    sizes.sort_by_key(|size| (Reverse(size.bytes()), Reverse(size.each_bytes)));
+    sizes
 }
 
 /// Returns the first event with the most live bytes, and these bytes.
@@ -310,6 +373,13 @@ mod tests {
             ]
         );
         assert_eq!((found.steps, found.steps_from, found.peak_event), (2, StepsFrom::Marks, 12));
+        let of = |bytes| *found.sizes.iter().find(|size| size.each_bytes == bytes).expect("a size");
+        let spread = |least, median, greatest| Some(Spread { least, median, greatest });
+        assert_eq!(of(2 << 20), OfSize { each_bytes: 2 << 20, requests: 2, kept: 0, lifetimes: spread(1, 1, 1) });
+        assert_eq!(of(300), OfSize { each_bytes: 300, requests: 2, kept: 1, lifetimes: spread(1, 1, 1) });
+        assert_eq!(of(600), OfSize { each_bytes: 600, requests: 1, kept: 1, lifetimes: None });
+        assert_eq!(found.sizes[0].each_bytes, 1 << 30, "the most bytes first");
+        assert_eq!(Spread::of(vec![9, 1, 4, 5]), spread(1, 4, 9));
         let at_peak: u64 = found.rows.iter().map(|row| row.at_peak_bytes).sum();
         assert_eq!((at_peak, found.peak_bytes), (600 + 300 + (1 << 30), 600 + 300 + (1 << 30)));
     }

@@ -62,6 +62,8 @@ pub(crate) struct Made {
     recorded: Vec<Shortage>,
     /// The number of blocks in a trace file.
     slices: Option<Slices>,
+    /// The events and the marks of steps in a file of requests.
+    lines: Option<(usize, usize)>,
 }
 
 impl Command for Args {
@@ -130,7 +132,7 @@ impl Args {
             bar.finish_and_clear();
             let (exported, recorded) = as_recorded(recording, &options.own, self.device)?;
             let slices = Some(self.write_trace(outputs, &exported, &options.own)?);
-            return Ok(Made { exported, profile, made_by, recorded, slices });
+            return Ok(Made { exported, profile, made_by, recorded, slices, lines: None });
         }
         if self.format == Format::Requests {
             bar.finish_and_clear();
@@ -153,7 +155,7 @@ impl Args {
             }
             Format::Requests => None,
         };
-        Ok(Made { exported, profile, made_by, recorded, slices })
+        Ok(Made { exported, profile, made_by, recorded, slices, lines: None })
     }
 
     fn answer_replayed(&self, made: &Made) -> Answer {
@@ -168,6 +170,7 @@ impl Args {
             answer.paragraph(format!("{name}{entries}, at most {} reserved", size::show(reserved)));
             notes(&self.replay, device, recorded).into_iter().for_each(|note| answer.indented(2, note));
         }
+        answer.paragraphs(made.lines.map(|(events, steps)| simulated::lines_words(events, steps)));
         answer.paragraph(recording::made_by_words(&made.made_by));
         for device in &exported.kept_devices {
             answer.paragraph(format!("device {device}: no trace, its segments are as recorded"));
@@ -204,7 +207,8 @@ impl Args {
         };
         let program = recorded_program(&stem(self.file()), &exported.recording, device, &options.own)?;
         outputs.write_with(&self.output, |out| trace::write(&program, out))?;
-        Ok(Made { profile: options.profile, made_by, recorded, slices: None, exported })
+        let lines = Some((program.events.len(), program.steps.len()));
+        Ok(Made { profile: options.profile, made_by, recorded, slices: None, lines, exported })
     }
 
     /// Writes the trace file. `own` are the settings and the limit of the exported run.

@@ -25,6 +25,8 @@ pub(crate) struct Made {
     /// `None` if only the requests were written.
     simulation: Option<Simulation>,
     events: usize,
+    /// The marks of steps that were written with the requests.
+    steps: usize,
     slices: Option<Slices>,
 }
 
@@ -63,7 +65,8 @@ fn requests(args: &Args) -> Result<Made> {
     let programs = args.under.programs(args.file(), &asked(args))?;
     let [program] = programs.all.as_slice() else { bail!("--format requests writes one program") };
     outputs.write_with(&args.output, |out| trace::write(&program.workload, out))?;
-    Ok(Made { simulation: None, events: program.workload.events.len(), slices: None })
+    let (events, steps) = (program.workload.events.len(), program.workload.steps.len());
+    Ok(Made { simulation: None, events, steps, slices: None })
 }
 
 fn wanted(args: &Args) -> Wanted<'_> {
@@ -78,7 +81,7 @@ fn under_policy(args: &Args, (policy, memory): (Named, Memory)) -> Result<Made> 
     if args.format == Format::Snapshot {
         let simulation = simulation.for_a_file();
         outputs.write(&args.output, &write(&simulation.recording, Style::Python))?;
-        return Ok(Made { simulation: Some(simulation), events, slices: None });
+        return Ok(Made { simulation: Some(simulation), events, steps: 0, slices: None });
     }
     let recording = &simulation.recording;
     let devices = recording.devices.iter().zip(&simulation.runs);
@@ -92,14 +95,20 @@ fn under_policy(args: &Args, (policy, memory): (Named, Memory)) -> Result<Made> 
     let source = simulation.programs.path.display().to_string();
     let slices = outputs.write_with(&args.output, |out| write_trace(out, &source, recording, &runs, args.blocks))?;
     drop(runs);
-    Ok(Made { events, slices: Some(slices), simulation: Some(simulation) })
+    Ok(Made { events, steps: 0, slices: Some(slices), simulation: Some(simulation) })
+}
+
+/// The lines of a file of requests.
+pub(super) fn lines_words(events: usize, steps: usize) -> String {
+    let (events, steps) = (output::count(events as u64, "event"), output::count(steps as u64, "mark"));
+    format!("the requests of the program: {events}, one a line, and {steps} of steps")
 }
 
 pub(super) fn answer(args: &Args, made: &Made) -> Answer {
     let mut answer = Answer::new();
     answer.headline(Tone::Good, format!("written to {}", args.output));
     let Some(simulation) = &made.simulation else {
-        answer.paragraph(format!("the requests of the program: {}", output::count(made.events as u64, "event")));
+        answer.paragraph(lines_words(made.events, made.steps));
         return answer;
     };
     let policy = &simulation.policy;
@@ -109,7 +118,8 @@ pub(super) fn answer(args: &Args, made: &Made) -> Answer {
         let name = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
         let entries = output::count(device.trace.len() as u64, "entry");
         let reserved = run.recorded.outcome.peak_reserved_bytes;
-        answer.paragraph(format!("{name}{entries}, at most {} reserved", show_bytes(reserved)));
+        let events = output::count(run.recorded.events.len() as u64, "event");
+        answer.paragraph(format!("{name}{entries} of {events}, at most {} reserved", show_bytes(reserved)));
         if let Some(event) = run.recorded.outcome.failed_at_event {
             let (places, place) = (program.places(), program.place(event));
             answer.indented(2, format!("out of memory at {places} {place} of the program, which ends the run"));
@@ -135,6 +145,8 @@ view! {
         made_by: Option<MadeBy> = made.simulation.as_ref().and_then(|simulation| simulation.programs.made_by.as_ref()).map(MadeBy::of),
         /// The number of events of the program that were carried out, over all devices.
         events: usize = made.events,
+        /// The number of marks of steps that were written with the requests, one a line as each event.
+        steps: usize = made.steps,
         /// Each device; empty if only the requests were written.
         devices: Vec<SimulatedDevice> = made.simulation.as_ref().map_or_else(Vec::new, |simulation| {
             all(simulation.recording.devices.iter().zip(&simulation.runs), |(device, run)| {

@@ -278,8 +278,10 @@ fn tried_label(label: &str) -> String {
 
 /// The box with the answer. All devices share one process, so they share the answer too.
 fn advice_box(report: &Report, device: &Device) -> String {
-    if let Some(table) = device.simulated.as_ref().and_then(|simulated| simulated.against.as_ref()?.table()) {
-        return format!("<div class=\"advice\"><h2>The largest blocks in the way</h2>{}</div>", table.html());
+    let against = device.simulated.as_ref().and_then(|simulated| simulated.against.as_ref());
+    if let Some((against, table)) = against.and_then(|against| Some((against, against.table()?))) {
+        let notes: String = against.table_notes().iter().map(|note| format!("<p class=\"note\">{}</p>", escape(note))).collect();
+        return format!("<div class=\"advice\"><h2>The largest blocks in the way</h2>{}{notes}</div>", table.html());
     }
     let Some(found) = report.found.as_ref().filter(|_| device.verdict.is_some()) else { return String::new() };
     let advice = words::advice_on(found, device);

@@ -41,11 +41,12 @@ pub(super) fn gather(args: &Args, policy: Named) -> Result<Report> {
         let against = AgainstPacking::of((program, &programs.recording), &policy, &memory.options(), steps);
         let against = recording::of_device(against, program.device, programs.all.len())?;
         let reserved = run.recorded.outcome.peak_reserved_bytes;
+        let entry_of = |event: usize| run.served.get(event)?.entries.checked_sub(1);
         let simulated = Simulated {
             policy: policy.name.to_string(),
             fails_at: run.recorded.outcome.failed_at_event.map(|event| program.place(event)),
             outcome: run.recorded.outcome.clone(),
-            words: against.as_ref().map_or_else(Vec::new, |against| against.words(&policy)),
+            words: against.as_ref().map_or_else(Vec::new, |against| against.words(&policy, entry_of)),
             against,
             notes: run::notes(program, &policy, memory, reserved),
         };

@@ -196,7 +196,7 @@ fn in_the_way(answer: &mut Answer, device: &Device) {
     if let Some(table) = against.table() {
         answer.title("the largest blocks in the way of the policy, where it first needs more than the packing");
         answer.table(table);
-        against.left_out().into_iter().for_each(|note| answer.indented(2, note));
+        against.table_notes().into_iter().for_each(|note| answer.indented(2, note));
         answer.gap();
     }
 }

@@ -3,13 +3,18 @@
 //! The packer knows every lifetime in advance and moves nothing. The policy runs on a device with the memory of the packing;
 //! the first request that it cannot serve shows why it needs more.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use anyhow::{Result, anyhow};
+use parkade::units::PoolId;
 use parkade_analysis::StackNames;
 use parkade_policies::Named;
 use parkade_recording::{Recording, StackId};
 use parkade_research::bounds::{BLOCK_BYTES, buffers};
 use parkade_research::packing::{self, Effort, Found, Instance, pack_watched};
-use parkade_research::study::{Excess, InTheWay, Room, RunOptions, first_excess};
+use parkade_research::study::{Excess, FreeList, InTheWay, Pinned, Room, RunOptions, SameSize, first_excess};
+use parkade_research::workload::lifetimes::Spread;
 
 use super::program::Program;
 use crate::terminal::json_struct::{all, view};
@@ -20,6 +25,8 @@ use crate::terminal::{output, progress};
 
 /// The blocks in the way that are shown; JSON has more.
 const SHOWN: usize = 8;
+/// The kinds of pinned segments that are shown.
+const PINNED_SHOWN: usize = 4;
 /// The blocks in the way that JSON contains.
 const LISTED: usize = 1000;
 
@@ -37,6 +44,8 @@ pub(crate) struct AgainstPacking {
     in_the_way: Vec<Blocker>,
     /// The number of blocks in the way, and their bytes.
     all_in_the_way: (usize, u64),
+    /// The free lists of the request and of each pinned segment, in words.
+    lists: (String, Vec<String>),
 }
 
 /// A block in the way, in the program's terms.
@@ -48,6 +57,8 @@ struct Blocker {
     freed_at: Option<usize>,
     /// The events since its allocation.
     age: Option<usize>,
+    /// The size of its segment.
+    segment_bytes: Option<u64>,
     /// Where it was requested, if that is known.
     requested_in: Option<String>,
 }
@@ -82,10 +93,15 @@ impl AgainstPacking {
         let all_in_the_way = (blocks.len(), blocks.iter().map(|block| block.bytes).sum());
         let mut in_the_way: Vec<Blocker> =
             blocks.iter().map(|block| Blocker::of(*block, excess.as_ref(), program, source, &names)).collect();
-        in_the_way.sort_by_key(|blocker| (std::cmp::Reverse(blocker.block.bytes), blocker.block.address));
+        in_the_way.sort_by_key(|blocker| (Reverse(blocker.block.bytes), blocker.block.address));
         in_the_way.truncate(LISTED);
         let place = excess.as_ref().map(|excess| (program.places(), program.place(excess.event)));
-        Ok(Some(AgainstPacking { load_bytes: instance.load(), found, budget, excess, place, in_the_way, all_in_the_way }))
+        let lists = excess.as_ref().map_or_else(Default::default, |excess| {
+            let pinned = excess.pinned.iter().map(|segment| list_words(segment.free_list, program)).collect();
+            (list_words(excess.free_list, program), pinned)
+        });
+        let load_bytes = instance.load();
+        Ok(Some(AgainstPacking { load_bytes, found, budget, excess, place, in_the_way, all_in_the_way, lists }))
     }
 
     /// Returns whether it is proven that no packing needs less memory.
@@ -93,8 +109,9 @@ impl AgainstPacking {
         self.found.packing.height <= self.found.bound
     }
 
-    /// Returns what was found, one sentence or two each.
-    pub(crate) fn words(&self, policy: &Named) -> Vec<String> {
+    /// Returns what was found, one sentence or two each. `entry_of` returns the entry of the run shown that an event led to, if a
+    /// run is shown by its entries.
+    pub(crate) fn words(&self, policy: &Named, entry_of: impl Fn(usize) -> Option<usize>) -> Vec<String> {
         let (height, load) = (show_bytes(self.found.packing.height), show_bytes(self.load_bytes));
         let state =
             if self.is_best() { "no packing needs less".to_owned() } else { not_converged(&self.found, self.budget, "--bounds") };
@@ -104,15 +121,19 @@ impl AgainstPacking {
             return words;
         };
         let Excess { requested_bytes, device_bytes, reserved_bytes, here, elsewhere, .. } = excess;
+        let of = if places == "entry" { " of the recording" } else { "" };
+        let entry = entry_of(excess.event);
+        let entry = entry.map_or_else(String::new, |entry| format!(" (entry {} of the run shown)", grouped(entry as u64)));
         words.push(format!(
-            "The policy {} first needs more at {places} {}: on a device of {} it cannot serve a request for {}, with {} reserved. Free \
-             memory that does not help: {} in its pool and stream, {} elsewhere.",
+            "The policy {} first needs more at {places} {}{of}{entry}: on a device of {} it cannot serve a request for {}, with {} \
+             reserved. Free memory that does not help: {} in {}, which serves this request, and {} elsewhere.",
             policy.name,
             grouped(place as u64),
             show_bytes(*device_bytes),
             show_bytes(*requested_bytes),
             show_bytes(*reserved_bytes),
             room(here),
+            self.lists.0,
             room(elsewhere)
         ));
         let (count, bytes) = self.all_in_the_way;
@@ -126,7 +147,42 @@ impl AgainstPacking {
                 format!("No segment has enough room, and {blocks}, {bytes} in total, keep the memory from being released.")
             }
         });
+        words.extend(self.pinned_words(excess));
         words
+    }
+
+    /// Names the segments that the blocks in the way keep in use; `None` if no block is in the way.
+    fn pinned_words(&self, excess: &Excess) -> Option<String> {
+        let mut alike: BTreeMap<(Reverse<u64>, &str), usize> = BTreeMap::new();
+        for (segment, list) in excess.pinned.iter().zip(&self.lists.1) {
+            *alike.entry((Reverse(segment.bytes), list.as_str())).or_default() += 1;
+        }
+        let all_bytes: u64 = excess.pinned.iter().map(|segment| segment.bytes).sum();
+        let free = show_bytes(excess.pinned.iter().map(|segment| segment.free_bytes).sum());
+        let pins = if self.all_in_the_way.0 == 1 { "It pins" } else { "They pin" };
+        match excess.pinned.len() {
+            0 => None,
+            1 => Some(format!(
+                "{pins} a segment of {} in {}, in which {free} is free.",
+                show_bytes(all_bytes),
+                self.lists.1.first()?
+            )),
+            segments => {
+                let kinds = alike.iter().take(PINNED_SHOWN).map(|((Reverse(bytes), list), count)| {
+                    format!("{} of {} in {list}", grouped(*count as u64), show_bytes(*bytes))
+                });
+                let mut kinds: Vec<String> = kinds.collect();
+                let others = segments - alike.values().take(PINNED_SHOWN).sum::<usize>();
+                kinds.extend((others > 0).then(|| output::count(others as u64, "smaller one")));
+                let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+                Some(format!(
+                    "{pins} {} segments, {} in total, in which {free} is free: {}.",
+                    grouped(segments as u64),
+                    show_bytes(all_bytes),
+                    output::enumerated(&kinds)
+                ))
+            }
+        }
     }
 
     /// Returns the largest blocks in the way; `None` if there are none.
@@ -136,18 +192,24 @@ impl AgainstPacking {
         }
         let places = self.place.map_or("event", |(places, _)| places);
         let has_stacks = self.in_the_way.iter().any(|blocker| blocker.requested_in.is_some());
-        let heads =
-            ["block".to_owned(), format!("allocated at {places}"), format!("freed at {places}"), "age in events".to_owned()];
-        let heads = heads.into_iter().chain(has_stacks.then(|| "requested in".to_owned()));
-        let mut table = Table::plain(2, heads).with_left(has_stacks.then_some(4));
+        let names = ["age in requests", "others live", "others freed", "their lifetime"].map(str::to_owned);
+        let heads = ["block".to_owned(), "segment".to_owned(), format!("allocated at {places}"), format!("freed at {places}")];
+        let heads = heads.into_iter().chain(names).chain(has_stacks.then(|| "requested in".to_owned()));
+        let mut table = Table::plain(2, heads).with_left(has_stacks.then_some(8));
         for blocker in self.in_the_way.iter().take(SHOWN) {
             let number = |number: Option<usize>, none: &str| number.map_or_else(|| none.to_owned(), |at| grouped(at as u64));
             let freed = if blocker.block.buffer.is_none() { "pending" } else { "never" };
+            let same = blocker.block.same_size;
+            let of_same = |count: fn(SameSize) -> u64| same.map_or_else(|| "-".to_owned(), |same| grouped(count(same)));
             let cells = [
                 show_bytes(blocker.block.bytes),
+                blocker.segment_bytes.map_or_else(|| "-".to_owned(), show_bytes),
                 number(blocker.allocated_at, "-"),
                 number(blocker.freed_at, freed),
-                number(blocker.age, "-"),
+                number(blocker.block.age_requests.map(|age| age as usize), "-"),
+                of_same(|same| same.live),
+                of_same(|same| same.freed),
+                same.and_then(|same| same.lifetimes).map_or_else(|| "-".to_owned(), spread),
             ];
             let stack = has_stacks.then(|| blocker.requested_in.clone().unwrap_or_else(|| "-".to_owned()));
             table.row(cells.into_iter().chain(stack));
@@ -155,11 +217,36 @@ impl AgainstPacking {
         Some(table)
     }
 
-    /// Returns a note on the blocks that the table leaves out.
-    pub(crate) fn left_out(&self) -> Option<String> {
+    /// Returns notes on the table: its columns, and the blocks that it leaves out.
+    pub(crate) fn table_notes(&self) -> Vec<String> {
         let left_out = self.all_in_the_way.0.saturating_sub(SHOWN);
-        (left_out > 0).then(|| format!("{} left out (--json lists them)", output::count(left_out as u64, "smaller block")))
+        let left_out =
+            (left_out > 0).then(|| format!("{} left out (--json lists them)", output::count(left_out as u64, "smaller block")));
+        let about = "others: the buffers of the same requested size until this request; lifetime: the requests until it is freed, \
+                     median (least–greatest)";
+        (!self.in_the_way.is_empty()).then(|| about.to_owned()).into_iter().chain(left_out).collect()
     }
+}
+
+/// A free list in words, with the recording's own pool and stream.
+fn list_words(list: FreeList, program: &Program) -> String {
+    let recorded = program.recorded.as_ref();
+    let pool = match usize::try_from(list.pool).unwrap_or(usize::MAX).checked_sub(1) {
+        None => "the default pool".to_owned(),
+        Some(place) => match recorded.and_then(|recorded| recorded.pools.get(place)) {
+            Some(PoolId(first, second)) => format!("the pool ({first}, {second})"),
+            None => format!("the pool {}", list.pool),
+        },
+    };
+    let handle = recorded.and_then(|recorded| recorded.streams.get(usize::from(list.stream)));
+    let stream = handle.map_or_else(|| list.stream.to_string(), |handle| format!("{handle:#x}"));
+    format!("the {} collection of {pool} on stream {stream}", list.collection.name())
+}
+
+/// Lifetimes as the median and, if they differ, the range.
+pub(crate) fn spread(lifetimes: Spread) -> String {
+    let [least, median, greatest] = [lifetimes.least, lifetimes.median, lifetimes.greatest].map(grouped);
+    if least == greatest { median } else { format!("{median} ({least}–{greatest})") }
 }
 
 /// States that a packing may not be the best. `option` gives the packer more steps.
@@ -212,6 +299,7 @@ impl Blocker {
             allocated_at: block.allocated_at.map(|event| program.place(event)),
             freed_at: block.freed_at.map(|event| program.place(event)),
             age: excess.zip(block.allocated_at).map(|(excess, event)| excess.event.saturating_sub(event)),
+            segment_bytes: excess.and_then(|excess| Some(excess.pinned_by(&block)?.bytes)),
             requested_in: requested_in.map(|name| output::shorten(&name, 80)),
             block,
         }
@@ -241,6 +329,8 @@ view! {
     struct FirstExcess<'a>(against: &'a AgainstPacking, excess: &'a Excess) {
         /// The event; for a recording, the entry.
         at: usize = against.place.map_or(excess.event, |(_, place)| place),
+        /// The number of the event in any case, counted from 0.
+        event: usize = excess.event,
         /// The requested bytes.
         requested_bytes: u64 = excess.requested_bytes,
         /// The size of the block that the policy needs.
@@ -249,7 +339,13 @@ view! {
         device_bytes: u64 = excess.device_bytes,
         /// The bytes that the policy has reserved then.
         reserved_bytes: u64 = excess.reserved_bytes,
-        /// The free memory in the segments of its pool, stream and size class.
+        /// The pool that serves it; 0 is the default pool.
+        pool: u64 = excess.free_list.pool,
+        /// The collection that serves it: `small` or `large`.
+        collection: &'static str = excess.free_list.collection.name(),
+        /// The number of its stream; 0 is the default stream.
+        stream: u32 = excess.free_list.stream.into(),
+        /// The free memory in the segments of its pool, collection and stream.
         free_here: FreeMemory = FreeMemory::of(excess.here),
         /// The free memory in all other segments.
         free_elsewhere: FreeMemory = FreeMemory::of(excess.elsewhere),
@@ -261,6 +357,8 @@ view! {
         blocks_in_the_way: usize = against.all_in_the_way.0,
         /// The bytes of these blocks.
         bytes_in_the_way: u64 = against.all_in_the_way.1,
+        /// The segments that these blocks keep in use, by address.
+        pinned_segments: Vec<PinnedSegment> = all(&excess.pinned, |segment| PinnedSegment::of(*segment)),
         /// Up to 1,000 of these blocks, the largest first.
         in_the_way: Vec<BlockInTheWay<'a>> = all(&against.in_the_way, BlockInTheWay::of),
     }
@@ -279,6 +377,44 @@ view! {
 }
 
 view! {
+    /// A segment that blocks in the way keep in use.
+    struct PinnedSegment(segment: Pinned) {
+        /// The first byte.
+        address: u64 = segment.address,
+        /// The size of the segment.
+        bytes: u64 = segment.bytes,
+        /// The free bytes in it.
+        free_bytes: u64 = segment.free_bytes,
+        /// The number of blocks in the way that are in it.
+        blocks_in_the_way: usize = segment.in_the_way,
+        /// Its pool; 0 is the default pool.
+        pool: u64 = segment.free_list.pool,
+        /// Its collection: `small` or `large`.
+        collection: &'static str = segment.free_list.collection.name(),
+        /// The number of its stream; 0 is the default stream.
+        stream: u32 = segment.free_list.stream.into(),
+    }
+}
+
+view! {
+    /// The other buffers of the size of a block in the way, until the request that the policy cannot serve.
+    struct OthersOfSize(same: SameSize) {
+        /// The size of each, as requested.
+        each_bytes: u64 = same.each_bytes,
+        /// The number of those that are live.
+        live: u64 = same.live,
+        /// The number of those that were freed.
+        freed: u64 = same.freed,
+        /// The least lifetime of those that were freed, in requests; null if none was.
+        least_requests: Option<u64> = same.lifetimes.map(|lifetimes| lifetimes.least),
+        /// The median.
+        median_requests: Option<u64> = same.lifetimes.map(|lifetimes| lifetimes.median),
+        /// The greatest.
+        greatest_requests: Option<u64> = same.lifetimes.map(|lifetimes| lifetimes.greatest),
+    }
+}
+
+view! {
     /// A block in the way.
     struct BlockInTheWay<'a>(blocker: &'a Blocker) {
         /// The first byte.
@@ -293,6 +429,10 @@ view! {
         freed_at: Option<usize> = blocker.freed_at,
         /// The number of events since its allocation.
         age_events: Option<usize> = blocker.age,
+        /// The number of requests that follow its own until the one that the policy cannot serve.
+        age_requests: Option<u64> = blocker.block.age_requests,
+        /// The other buffers of its requested size; null if the program has freed it.
+        same_size: Option<OthersOfSize> = blocker.block.same_size.map(OthersOfSize::of),
         /// The call that requested it; null if the file has no stack.
         requested_in: Option<&'a str> = blocker.requested_in.as_deref(),
     }

@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::io::Write;
 
 use anyhow::Result;
-use parkade_research::workload::lifetimes::{Lifetime, Lifetimes, Lives, StepsFrom};
+use parkade_research::workload::lifetimes::{Lifetime, Lifetimes, Lives, OfSize, StepsFrom};
 
 use super::args::Args;
+use crate::commands::simulated::packing::spread;
 use crate::commands::simulated::program::{Asked, Kind, Program, Programs};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, view};
@@ -17,6 +18,9 @@ use crate::terminal::table::Table;
 
 /// The classes that are shown without `--all`.
 const SHOWN: usize = 16;
+
+/// The exact sizes that are shown without `--all`.
+const SIZES_SHOWN: usize = 8;
 
 /// The lifetimes of programs.
 pub(crate) struct Found {
@@ -86,9 +90,35 @@ pub(super) fn answer(args: &Args, found: &Found) -> Answer {
         if left_out > 0 {
             answer.toned(Tone::Dim, format!("{} left out (--all)", output::count(left_out as u64, "smaller group")));
         }
+        exact_sizes(&mut answer, &lifetimes.sizes, if args.files.all { lifetimes.sizes.len() } else { SIZES_SHOWN });
     }
     answer.toned(Tone::Dim, "phase: where the buffer is requested; lifetime: in requests within the step, or in steps");
+    answer.toned(
+        Tone::Dim,
+        "exact sizes: median lifetime (least–greatest) of those that are freed, in requests, whatever the step",
+    );
     answer
+}
+
+/// The sizes with the most bytes.
+fn exact_sizes(answer: &mut Answer, sizes: &[OfSize], shown: usize) {
+    let mut table = Table::new(["exact size", "bytes each", "requests", "bytes", "never freed", "lifetime of the others"]);
+    for size in sizes.iter().take(shown) {
+        table.row([
+            show_bytes(size.each_bytes),
+            grouped(size.each_bytes),
+            grouped(size.requests),
+            show_bytes(size.bytes()),
+            grouped(size.kept),
+            size.lifetimes.map_or_else(|| "-".to_owned(), spread),
+        ]);
+    }
+    answer.gap();
+    answer.table(table);
+    let left_out = sizes.len().saturating_sub(shown);
+    if left_out > 0 {
+        answer.toned(Tone::Dim, format!("{} left out (--all)", output::count(left_out as u64, "size with fewer bytes")));
+    }
 }
 
 /// The same classes as rows.
@@ -140,6 +170,28 @@ view! {
         peak_live_bytes: u64 = lifetimes.peak_bytes,
         /// The classes that have buffers.
         classes: Vec<Class> = all(&lifetimes.rows, Class::of),
+        /// Each exact size, those with the most bytes in total first.
+        sizes: Vec<ExactSize> = all(&lifetimes.sizes, ExactSize::of),
+    }
+}
+
+view! {
+    /// The buffers of one exact size. A lifetime counts the requests that follow a buffer's own until it is freed.
+    struct ExactSize(size: &OfSize) {
+        /// The size of each, as requested.
+        each_bytes: u64 = size.each_bytes,
+        /// Their number.
+        requests: u64 = size.requests,
+        /// Their bytes.
+        bytes: u64 = size.bytes(),
+        /// The number of those that are never freed.
+        kept: u64 = size.kept,
+        /// The least lifetime of the others; null if none is freed.
+        least_requests: Option<u64> = size.lifetimes.map(|lifetimes| lifetimes.least),
+        /// The median.
+        median_requests: Option<u64> = size.lifetimes.map(|lifetimes| lifetimes.median),
+        /// The greatest.
+        greatest_requests: Option<u64> = size.lifetimes.map(|lifetimes| lifetimes.greatest),
     }
 }
 

@@ -153,11 +153,11 @@ pub(super) fn answer(args: &Args, simulated: &Simulated) -> Answer {
             answer.toned(Tone::Bad, format!("out of memory at {places} {place}, which ends the run"));
         }
         if let Some(against) = &run.against {
-            answer.paragraphs(against.words(policy));
+            answer.paragraphs(against.words(policy, |_| None));
             if let Some(table) = against.table() {
                 answer.table(table);
             }
-            against.left_out().into_iter().for_each(|note| answer.indented(2, note));
+            against.table_notes().into_iter().for_each(|note| answer.indented(2, note));
         }
         answer.paragraphs(run::notes(program, policy, simulated.memory, run.outcome.peak_reserved_bytes));
     }

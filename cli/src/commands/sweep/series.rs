@@ -8,7 +8,7 @@ use std::io;
 
 use anyhow::Result;
 use parkade_policies::Named;
-use parkade_research::study::{Point, Share as Heap, series};
+use parkade_research::study::{FreeList, Point, Share as Heap, series};
 use rayon::prelude::*;
 
 use super::plan::{self, Args};
@@ -17,7 +17,7 @@ use crate::terminal::outputs::Outputs;
 use crate::terminal::progress;
 
 /// The columns.
-const HEADER: &str = "workload,policy,seed,event,pool,stream,live_bytes,allocated_bytes,pending_bytes,reserved_bytes,mapped_bytes,\
+const HEADER: &str = "workload,policy,seed,event,pool,collection,stream,live_bytes,allocated_bytes,pending_bytes,reserved_bytes,mapped_bytes,\
                       largest_hole_bytes,holes";
 
 /// Writes the series, if it is wanted.
@@ -67,7 +67,7 @@ fn quoted(name: &str) -> String {
     if name.contains([',', '"']) { format!("\"{}\"", name.replace('"', "\"\"")) } else { name.to_owned() }
 }
 
-/// A line for the heap, and one for each pool and stream.
+/// A line for the heap, and one for each pool, collection and stream.
 fn add_lines(lines: &mut String, key: &str, point: &Point) {
     let mut add = |part: &str, heap: &Heap| {
         let Heap { live_bytes, allocated_bytes, pending_bytes, reserved_bytes, mapped_bytes, largest_hole_bytes, holes } = heap;
@@ -77,6 +77,8 @@ fn add_lines(lines: &mut String, key: &str, point: &Point) {
             point.event
         );
     };
-    add(",", &point.all);
-    point.parts.iter().for_each(|((pool, stream), heap)| add(&format!("{pool},{stream}"), heap));
+    add(",,", &point.all);
+    for (FreeList { pool, collection, stream }, heap) in &point.parts {
+        add(&format!("{pool},{},{stream}", collection.name()), heap);
+    }
 }
