@@ -108,3 +108,20 @@ fn a_packing_that_is_cut_is_marked() {
     let text = call(&["sweep", "-w", "gpt2", "-p", "pytorch", "-c", "1.1", "--bounds", "1", "--all"]).out;
     assert!(text.contains("not converged in 1 workload"), "{text}");
 }
+
+#[test]
+fn numbered_columns_are_named_above_and_the_excess_is_that_of_stats() {
+    let text = call(&[&SWEEP[..7], &["-c", "1.1", "--bounds", "2000000", "--all"]].concat()).out;
+    let key = "Columns: 1 pytorch, 2 bfc, 3 bfc:kind=xla\n";
+    for title in ["Smallest memory over LOAD\n", "First request beyond the packing\n"] {
+        assert!(text.contains(&format!("{title}{key}")), "{title}: {text}");
+    }
+    assert!(text.contains("Driver time, 1.1 LOAD: means") && text.contains("ratio to"), "{text}");
+    let asked = ["stats", "--json", "-w", "mlp:depth=4,batch=8,steps=4", "--policy", "bfc", "--bounds", "2000000"];
+    let stats: serde_json::Value = serde_json::from_str(call(&asked).out.trim_end()).expect("JSON");
+    let event = stats["runs"][0]["packing"]["first_excess"]["event"].as_u64().expect("an excess");
+    let after = text.split_once("First request beyond the packing").expect("a table").1;
+    assert!(after.contains(&format!("{event}: ")), "event {event}: {after}");
+    let help = |command: &str| call(&[command, "--help"]).out;
+    assert!(["stats", "report", "sweep"].iter().all(|command| help(command).contains("[default: 100000000]")));
+}

@@ -247,6 +247,9 @@ pub struct Effort {
 
 /// Enough for all instances that were measured; takes less than a minute.
 pub const DEFAULT_STEPS: u64 = 1_000_000_000;
+/// Steps of a packing with which policies are compared: a few seconds. All comparisons take as many, so that they find the same
+/// packing.
+pub const COMPARED_STEPS: u64 = 100_000_000;
 
 impl Default for Effort {
     fn default() -> Effort {

@@ -27,6 +27,6 @@ mod search;
 mod solve;
 
 pub use csv::{CsvError, CsvFile, CsvLine, is_csv, read_csv, write_csv};
-pub use instance::{Buffer, DEFAULT_STEPS, Effort, Fault, Found, Instance, InstanceError, Packing, check};
+pub use instance::{Buffer, COMPARED_STEPS, DEFAULT_STEPS, Effort, Fault, Found, Instance, InstanceError, Packing, check};
 pub use recorded::{Recorded, Refused};
 pub use solve::{pack, pack_watched};

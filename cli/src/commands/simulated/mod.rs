@@ -16,15 +16,13 @@ use std::path::Path;
 use anyhow::{Error, Result, anyhow};
 use clap::Args;
 use parkade_policies::Named;
+use parkade_research::packing::COMPARED_STEPS;
 
 use self::program::Programs;
 use self::run::Memory;
 use crate::terminal::args;
 use crate::terminal::progress::WrongArgument;
 use crate::terminal::recording::IsSimulation;
-
-/// Steps of the packer, unless `--bounds` gives them: about two seconds.
-const PACKING_STEPS: u64 = 20_000_000;
 
 /// `--policy`, and the program to run under it.
 #[derive(Args, Clone, Default)]
@@ -45,7 +43,7 @@ pub(crate) struct UnderPolicy {
 #[derive(Args, Clone, Copy, Default)]
 pub(crate) struct PackingSteps {
     /// With --policy: the steps spent on packing the program offline, which shows where the policy first needs more memory; 0 omits
-    /// this [default: 20000000].
+    /// this [default: 100000000].
     #[arg(long, value_name = "STEPS", requires = "policy")]
     bounds: Option<u64>,
 }
@@ -53,7 +51,7 @@ pub(crate) struct PackingSteps {
 impl PackingSteps {
     /// Returns the steps that the packer may take; 0 if it is not wanted.
     pub(crate) fn steps(self) -> u64 {
-        self.bounds.unwrap_or(PACKING_STEPS)
+        self.bounds.unwrap_or(COMPARED_STEPS)
     }
 }
 

@@ -30,17 +30,26 @@ const SIGNIFICANT: f64 = 0.05;
 /// Shown in place of every number of a policy that broke.
 const FAULT: &str = "fault";
 
-/// The tables for a terminal with `--all`. The first table shows policies as numbers, which the others explain.
+/// The tables for a terminal with `--all`. Those by workload show policies as numbers, which [`key`] explains.
 pub(super) fn short(finished: &Finished) -> Vec<Grid> {
-    let mut grids = vec![memory_of_cells(finished), memory(finished), driver(finished), course(finished)];
-    let policies = finished.plan.policies.len();
-    for (number, row) in grids.iter_mut().skip(1).flat_map(|grid| grid.rows.iter_mut().take(policies).enumerate()) {
+    let (plan, timed) = (&finished.plan, timed(&finished.plan));
+    let mut means = vec![memory(finished)];
+    // A table has one memory, so that no column must name its memory.
+    means.extend(timed.iter().map(|&place| driver(finished, &[place])));
+    means.extend(given_or_plenty(plan).into_iter().map(|place| course(finished, &[place])));
+    for (number, row) in means.iter_mut().flat_map(|grid| grid.rows.iter_mut().take(plan.policies.len()).enumerate()) {
         if let Some(name) = row.first_mut() {
             // Spaces at which lines do not break.
             *name = format!("{:\u{a0}>2}\u{a0}{name}", number + 1);
         }
     }
-    grids
+    [memory_of_cells(finished)].into_iter().chain(excess_of_cells(finished)).chain(means).collect()
+}
+
+/// The policies by the numbers that head their columns on a terminal.
+pub(super) fn key(finished: &Finished) -> String {
+    let numbered = finished.plan.policies.iter().enumerate().map(|(place, name)| format!("{}\u{a0}{name}", place + 1));
+    format!("Columns: {}", numbered.collect::<Vec<_>>().join(", "))
 }
 
 /// The need and the cost of each policy in a few named columns, starting with the policy that needs the least.
@@ -80,7 +89,7 @@ pub(super) fn brief(finished: &Finished) -> Grid {
         [one] => format!("The smallest memory in which the workload \"{}\" fits", one.name),
         _ => "Geometric means over the workloads".to_owned(),
     };
-    Grid { title, note: String::new(), header, rows }
+    Grid { title, note: String::new(), header, rows, key: None }
 }
 
 /// The smallest memory in which the only workload fits, by policy; `None` for several workloads or seeds.
@@ -268,7 +277,8 @@ pub(super) fn all(finished: &Finished) -> Vec<Grid> {
     grids.extend(places.iter().map(|&place| waiting_of_cells(finished, place)));
     grids.extend(excess_of_cells(finished));
     grids.extend(over_seeds(finished));
-    grids.extend([memory(finished), driver(finished), course(finished)]);
+    let plan = &finished.plan;
+    grids.extend([memory(finished), driver(finished, &timed(plan)), course(finished, &given_or_plenty(plan))]);
     grids.extend(ablations(finished));
     grids
 }
@@ -298,7 +308,8 @@ fn of_parameter(finished: &Finished, ablation: &Ablation) -> Grid {
     let mut header = vec![Head { name: format!("value of {key}"), short: (*key).to_owned() }];
     header.extend(["memory/LOAD", "range"].map(Head::from));
     header.push(Head::named("driver ms, plenty", "ms plenty"));
-    header.push(Head { name: format!("over {base}"), short: format!("/{base}") });
+    let kind = if *is_default { "default" } else { "first" };
+    header.push(Head { name: format!("over {base}"), short: format!("ratio to {kind} {base}") });
     header.push(Head::from("less/same/more"));
     if has_seeds {
         header.extend([Head::named("over the seeds", "over seeds"), Head::from("p")]);
@@ -323,7 +334,7 @@ fn of_parameter(finished: &Finished, ablation: &Ablation) -> Grid {
         );
     }
     let rows = values.iter().map(|value| value_row(value, has_seeds)).collect();
-    Grid { title: format!("The parameter {key} of {policy}"), note, header, rows }
+    Grid { title: format!("The parameter {key} of {policy}"), note, header, rows, key: None }
 }
 
 fn value_row(value: &AblatedValue, has_seeds: bool) -> Vec<String> {
@@ -418,7 +429,7 @@ fn by_workload(finished: &Finished, title: String, note: String, cell: &dyn Fn(&
         let cells = finished.summary.cells.iter().map(|cells| shown(&cells[place]));
         std::iter::once(workload.name.clone()).chain(cells).collect()
     });
-    Grid { title, note, rows: rows.collect(), header }
+    Grid { title, note, rows: rows.collect(), header, key: Some(key(finished)) }
 }
 
 /// The row of a policy, without its numbers if it broke.
@@ -509,7 +520,8 @@ fn excess_of_cells(finished: &Finished) -> Option<Grid> {
         return None;
     }
     let note = "The first event, with the first seed, at which a policy cannot serve a request in the memory of the offline packing, \
-                and the requested bytes; a dash if it serves all. parkade stats --policy lists the live blocks that are in the way there.";
+                and the requested bytes; a dash if it serves all. parkade stats --policy packs in as many steps (--bounds), and lists the live \
+                blocks that are in the way there.";
     let mut grid = by_workload(finished, "First request beyond the packing".to_owned(), note.to_owned(), &|_| none());
     for (workload, row) in grid.rows.iter_mut().enumerate() {
         for (cell, of_policy) in row.iter_mut().skip(1).zip(&finished.excesses) {
@@ -578,7 +590,7 @@ fn memory(finished: &Finished) -> Grid {
     note += " Then the share of workloads that fit in a given memory (each workload counts the same, whatever its seeds).";
     if plan.policies.len() > 1 {
         let baseline = &plan.policies[summary.baseline];
-        header.push(Head { name: format!("over {baseline}"), short: format!("/{baseline}") });
+        header.push(Head { name: format!("over {baseline}"), short: format!("ratio to {baseline}") });
         header.extend(["range", "less/same/more"].map(Head::from));
         let _ = write!(
             note,
@@ -589,7 +601,7 @@ fn memory(finished: &Finished) -> Grid {
     let mut rows: Vec<Vec<String>> =
         summary.policies.iter().zip(&finished.equal_buffers).map(|(policy, one)| policy_row(finished, policy, *one)).collect();
     rows.extend(beside(finished).into_iter().map(|row| padded(row, header.len())));
-    Grid { title: "Memory: means".to_owned(), note: format!("{note} {ABOUT_BOUNDS}"), header, rows }
+    Grid { title: "Memory: means".to_owned(), note: format!("{note} {ABOUT_BOUNDS}"), header, rows, key: None }
 }
 
 /// The name of the sweep's outlier.
@@ -703,18 +715,16 @@ fn waiting_of_cells(finished: &Finished, place: usize) -> Grid {
     by_workload(finished, title, note, &|cell| cell.courses[place].map_or_else(none, show))
 }
 
-/// Means of driver time over the workloads.
-fn driver(finished: &Finished) -> Grid {
-    let plan = &finished.plan;
+/// Means of driver time over the workloads, in these memories.
+fn driver(finished: &Finished, places: &[usize]) -> Grid {
     let mut header = vec![Head::from("policy")];
-    for place in timed(plan) {
-        let name = name(finished, place);
-        header.push(Head { name: format!("driver ms, {name}"), short: format!("ms {name}") });
+    for &place in places {
+        header.push(Head { name: format!("driver ms, {}", name(finished, place)), short: "driver ms".to_owned() });
         header.extend(["range", "n"].map(Head::from));
     }
     let rows = finished.summary.policies.iter().map(|policy| {
         let mut row = vec![policy.name.clone()];
-        for place in timed(plan) {
+        for &place in places {
             match policy.driver_ns[place].map(milliseconds) {
                 None => row.extend([none(), none(), "0".to_owned()]),
                 Some(level) => row.extend([number(level.mean), range(level, number), level.count.to_string()]),
@@ -728,27 +738,31 @@ fn driver(finished: &Finished) -> Grid {
          value. Means over different workloads are not comparable. A dash ({NONE}) means that no workload fits.{}",
         about_shares(finished)
     );
-    Grid { title: "Driver time: means".to_owned(), note, rows: rows.collect(), header }
+    Grid { title: format!("Driver time{}: means", only(finished, places)), note, rows: rows.collect(), header, key: None }
 }
 
-/// Means of the driver's work over the course of the workloads.
-fn course(finished: &Finished) -> Grid {
-    let plan = &finished.plan;
+/// The only memory of a table, in its title.
+fn only(finished: &Finished, places: &[usize]) -> String {
+    if let [place] = places { format!(", {}", name(finished, *place)) } else { String::new() }
+}
+
+/// Means of the driver's work over the course of the workloads, in these memories.
+fn course(finished: &Finished, places: &[usize]) -> Grid {
     let mut header = vec![Head::from("policy")];
-    for place in given_or_plenty(plan) {
+    for &place in places {
         let name = name(finished, place);
         let columns = [
-            ("calls a step", "calls"),
+            ("calls a step", "calls/step"),
             ("ms a step", "ms/step"),
-            ("in the later half", "later"),
-            ("waited ms", "waited"),
-            ("waiting calls", "waits"),
+            ("in the later half", "later half"),
+            ("waited ms", "waited ms"),
+            ("waiting calls", "waiting calls"),
         ];
         header.extend(columns.map(|(column, short)| Head { name: format!("{column}, {name}"), short: short.to_owned() }));
-        header.push(Head { name: format!("n, {name}"), short: format!("n {name}") });
+        header.push(Head { name: format!("n, {name}"), short: "n".to_owned() });
     }
     let rows = finished.summary.policies.iter().map(|policy| {
-        let cells = given_or_plenty(plan).into_iter().flat_map(|place| course_cells(&policy.courses[place]));
+        let cells = places.iter().flat_map(|&place| course_cells(&policy.courses[place]));
         row_of(policy, std::iter::once(policy.name.clone()).chain(cells).collect())
     });
     let note = format!(
@@ -758,7 +772,8 @@ fn course(finished: &Finished) -> Grid {
          say how long their work takes), and how many calls would wait: arithmetic means over the n workloads that fit.{}",
         about_shares(finished)
     );
-    Grid { title: "Driver work over the run: means".to_owned(), note, rows: rows.collect(), header }
+    let title = format!("Driver work over the run{}: means", only(finished, places));
+    Grid { title, note, rows: rows.collect(), header, key: None }
 }
 
 fn course_cells(course: &CourseOfAll) -> [String; 6] {
@@ -810,6 +825,8 @@ pub(super) struct Grid {
     pub(super) note: String,
     pub(super) header: Vec<Head>,
     pub(super) rows: Vec<Vec<String>>,
+    /// What the short names of columns stand for.
+    pub(super) key: Option<String>,
 }
 
 /// A column's name.
@@ -839,6 +856,7 @@ impl Grid {
             table.row(row.iter().map(|cell| output::one_line(cell)));
         }
         answer.title(&self.title);
+        answer.paragraphs(self.key.clone());
         answer.table(table);
     }
 
@@ -916,7 +934,7 @@ mod tests {
     fn grid() -> Grid {
         let header = vec!["policy".into(), Head { name: "a_long name".into(), short: "1".into() }];
         let rows = vec![vec!["first|fit".into(), "1.05".into()], vec!["b".into(), "–".into()]];
-        Grid { title: "Memory".into(), note: "Over LOAD.".into(), header, rows }
+        Grid { title: "Memory".into(), note: "Over LOAD.".into(), header, rows, key: Some("Columns: 1\u{a0}a_long name".into()) }
     }
 
     #[test]
@@ -924,7 +942,7 @@ mod tests {
         let mut answer = Answer::new();
         grid().add_to(&mut answer);
         let text = anstream::adapter::strip_str(&answer.text(80)).to_string();
-        assert_eq!(text, "Memory\npolicy        1\nfirst|fit  1.05\nb             –\n");
+        assert_eq!(text, "Memory\nColumns: 1 a_long name\npolicy        1\nfirst|fit  1.05\nb             –\n");
         assert!(grid().markdown().ends_with("| policy | a_long name |\n|---|--:|\n| first\\|fit | 1.05 |\n| b | – |\n"));
         assert!(
             grid()

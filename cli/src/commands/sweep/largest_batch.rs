@@ -193,7 +193,7 @@ impl Found {
             ),
         };
         let rows = points.iter().filter(|point| point.bound.batch > 0).map(cells).collect();
-        Grid { title, note, header: HEADS.map(Into::into).into(), rows }
+        Grid { title, note, header: HEADS.map(Into::into).into(), rows, key: None }
     }
 }
 

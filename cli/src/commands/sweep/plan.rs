@@ -13,6 +13,7 @@ use parkade_policies::{BESIDE, CATALOGUE as POLICIES, Named, Parameter, needs_se
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::Asked;
 use parkade_replay::{Requests, VerifyError, VerifyOptions};
+use parkade_research::packing::COMPARED_STEPS;
 use parkade_research::policies::policies as known_policies;
 use parkade_research::study::Addresses;
 use parkade_research::study::largest_batch::CONTEXT_BYTES;
@@ -464,7 +465,7 @@ pub struct Args {
     #[arg(long, value_name = "1/N", default_value_t)]
     precision: Precision,
     /// Steps spent on the packings shown beside the policies, for each program; 0 omits the ideal remapper and the offline packer.
-    #[arg(long, value_name = "STEPS", default_value_t = 100_000_000)]
+    #[arg(long, value_name = "STEPS", default_value_t = COMPARED_STEPS)]
     pub(super) bounds: u64,
     /// Where the device places segments: driver (as measured with NVIDIA's), ascending, descending, lowest-hole.
     #[arg(long, value_name = "MODEL", default_value = "driver")]
