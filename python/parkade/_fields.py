@@ -664,6 +664,8 @@ class SimulatedExportFields:
     made_by: MadeBy | None = None
     #: The number of events of the program that were carried out, over all devices.
     events: int = 0
+    #: The number of marks of steps that were written with the requests, one a line as each event.
+    steps: int = 0
     #: Each device; empty if only the requests were written.
     devices: list[ExportSimulatedDevice] = field(default_factory=list)
     #: With `format=perfetto`: the number of blocks written as slices.

@@ -1051,6 +1051,42 @@ class SimulatedFreeMemory(TypedDict):
     holes: int
 
 
+class SimulatedPinnedSegment(TypedDict):
+    """A segment that blocks in the way keep in use."""
+
+    #: The first byte.
+    address: int
+    #: The size of the segment.
+    bytes: int
+    #: The free bytes in it.
+    free_bytes: int
+    #: The number of blocks in the way that are in it.
+    blocks_in_the_way: int
+    #: Its pool; 0 is the default pool.
+    pool: int
+    #: Its collection: `small` or `large`.
+    collection: str
+    #: The number of its stream; 0 is the default stream.
+    stream: int
+
+
+class SimulatedOthersOfSize(TypedDict):
+    """The other buffers of the size of a block in the way, until the request that the policy cannot serve."""
+
+    #: The size of each, as requested.
+    each_bytes: int
+    #: The number of those that are live.
+    live: int
+    #: The number of those that were freed.
+    freed: int
+    #: The least lifetime of those that were freed, in requests; null if none was.
+    least_requests: int | None
+    #: The median.
+    median_requests: int | None
+    #: The greatest.
+    greatest_requests: int | None
+
+
 class SimulatedBlockInTheWay(TypedDict):
     """A block in the way."""
 
@@ -1066,6 +1102,10 @@ class SimulatedBlockInTheWay(TypedDict):
     freed_at: int | None
     #: The number of events since its allocation.
     age_events: int | None
+    #: The number of requests that follow its own until the one that the policy cannot serve.
+    age_requests: int | None
+    #: The other buffers of its requested size; null if the program has freed it.
+    same_size: SimulatedOthersOfSize | None
     #: The call that requested it; null if the file has no stack.
     requested_in: str | None
 
@@ -1075,6 +1115,8 @@ class SimulatedFirstExcess(TypedDict):
 
     #: The event; for a recording, the entry.
     at: int
+    #: The number of the event in any case, counted from 0.
+    event: int
     #: The requested bytes.
     requested_bytes: int
     #: The size of the block that the policy needs.
@@ -1083,7 +1125,13 @@ class SimulatedFirstExcess(TypedDict):
     device_bytes: int
     #: The bytes that the policy has reserved then.
     reserved_bytes: int
-    #: The free memory in the segments of its pool, stream and size class.
+    #: The pool that serves it; 0 is the default pool.
+    pool: int
+    #: The collection that serves it: `small` or `large`.
+    collection: str
+    #: The number of its stream; 0 is the default stream.
+    stream: int
+    #: The free memory in the segments of its pool, collection and stream.
     free_here: SimulatedFreeMemory
     #: The free memory in all other segments.
     free_elsewhere: SimulatedFreeMemory
@@ -1095,6 +1143,8 @@ class SimulatedFirstExcess(TypedDict):
     blocks_in_the_way: int
     #: The bytes of these blocks.
     bytes_in_the_way: int
+    #: The segments that these blocks keep in use, by address.
+    pinned_segments: list[SimulatedPinnedSegment]
     #: Up to 1,000 of these blocks, the largest first.
     in_the_way: list[SimulatedBlockInTheWay]
 
@@ -1545,6 +1595,25 @@ class StatsClass(TypedDict):
     at_peak_bytes: int
 
 
+class StatsExactSize(TypedDict):
+    """The buffers of one exact size. A lifetime counts the requests that follow a buffer's own until it is freed."""
+
+    #: The size of each, as requested.
+    each_bytes: int
+    #: Their number.
+    requests: int
+    #: Their bytes.
+    bytes: int
+    #: The number of those that are never freed.
+    kept: int
+    #: The least lifetime of the others; null if none is freed.
+    least_requests: int | None
+    #: The median.
+    median_requests: int | None
+    #: The greatest.
+    greatest_requests: int | None
+
+
 class StatsProgram(TypedDict):
     """The lifetimes on a device."""
 
@@ -1560,6 +1629,8 @@ class StatsProgram(TypedDict):
     peak_live_bytes: int
     #: The classes that have buffers.
     classes: list[StatsClass]
+    #: Each exact size, those with the most bytes in total first.
+    sizes: list[StatsExactSize]
 
 
 class ReplayLost(TypedDict):
