@@ -174,7 +174,7 @@ fn second_request(wrong: &'static str, bytes: u64, stream: StreamId) -> Result<(
 fn a_wrong_policy_is_named_and_changes_nothing() {
     let cases = [
         ("reuses a block that is too small", 513, StreamId::DEFAULT),
-        ("reuses a block of a different stream", 512, StreamId(7)),
+        ("reuses a block of a different pool or stream", 512, StreamId(7)),
         ("asks for a segment that is smaller than the block", 512, StreamId::DEFAULT),
         ("never gives up", 512, StreamId::DEFAULT),
     ];

@@ -129,11 +129,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             None => "reuses a block that does not exist",
             Some(block) if block.state != BlockState::Free => "reuses a block that is not free",
             Some(block) if block.size < request.size.0 => "reuses a block that is too small",
-            Some(block) if PoolSlot(block.pool).pool_number() != request.pool.pool_number() => {
-                "reuses a block of a different pool"
-            }
-            Some(block) if block.pool != request.pool.0 => "reuses a block of the other collection of the request's pool",
-            Some(_) => "reuses a block of a different stream",
+            Some(_) => "reuses a block of a different pool or stream",
         };
         self.fault(problem)
     }

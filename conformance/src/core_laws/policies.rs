@@ -178,9 +178,9 @@ fn cases() -> Vec<Case> {
             ("reuses a block that is too small", Whole, BLOCK + 1, 0),
             ("reuses a block that does not exist", Gone, BLOCK, 0),
             ("reuses a block that is not free", Used, BLOCK, 0),
-            ("reuses a block of a different stream", Whole, BLOCK, 9),
-            ("reuses a block of the other collection of the request's pool", Whole, SMALL, 0),
-            ("reuses a block of a different pool", Private, BLOCK, 0),
+            ("reuses a block of a different pool or stream", Whole, BLOCK, 9),
+            ("reuses a block of a different pool or stream", Whole, SMALL, 0),
+            ("reuses a block of a different pool or stream", Private, BLOCK, 0),
         ];
         cases.extend(all.map(|(says, named, bytes, stream)| (says, named, scripted.clone(), bytes, stream)));
     }
@@ -438,7 +438,7 @@ fn moving_cases() -> Vec<Case> {
         ("", Part, high.clone(), SMALL + 512, 0),
         ("reuses a block from an offset that leaves too little room", Whole, high.clone(), BLOCK - 512, 0),
         ("reuses a block that is too small", Whole, high.clone(), BLOCK + 512, 0),
-        ("reuses a block of a different stream", Whole, high, BLOCK - 1024, 9),
+        ("reuses a block of a different pool or stream", Whole, high, BLOCK - 1024, 9),
         ("", Nothing, providing.clone(), BLOCK, 9),
         ("CUDA out of memory", Nothing, providing.clone(), 601 * MIB, 9),
         ("provides a segment although segments are expandable", Nothing, Scripted { is_expandable: true, ..providing }, BLOCK, 9),
