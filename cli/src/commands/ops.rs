@@ -183,7 +183,7 @@ mod tests {
         let (answers, fault) = played("alloc a 512\nfree a\nalloc b 512\n");
         assert_eq!((answers.len(), &fault, args.outcome(&fault)), (3, &None, Outcome::Good));
         let (answers, fault) = played("alloc a 512\nfree a\nalloc b 512 1\nalloc c 512 2\nalloc d 512\n");
-        let said = "alloc b 512 1: policy any-stream reuses a block of a different stream";
+        let said = "alloc b 512 1: policy any-stream reuses a block of a different pool or stream";
         assert_eq!((fault.as_deref(), args.outcome(&fault)), (Some(said), Outcome::CheckFailed));
         assert!(args.remarks(&fault)[0].starts_with(said), "{:?}", args.remarks(&fault));
         assert!(answers[2].contains("\"ok\":0,\"err\":\"policy\"") && answers[4].contains("\"ok\":1"), "{answers:?}");

@@ -146,7 +146,8 @@ impl Books {
         self.was_pending = !self.leaving.is_empty();
         let may_lend = !self.was_pending && matches!(step, Step::Allocate(..)) && self.routing.is_routing();
         let lends = may_lend && caller.core.policy().is_watched() && caller.core.policy().lends_to_pools();
-        self.before_lending = lends.then(|| lending::Before::of(caller));
+        self.before_lending =
+            lends.then(|| lending::Before::of(caller.core.heap(), caller.core.segments(), caller.device.reserved_ranges()));
         let witness = caller.device.witness();
         self.before_restore = None;
         self.freeing = match step {

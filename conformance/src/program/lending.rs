@@ -12,8 +12,6 @@ use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{PoolClass, PoolId, StreamId};
 use parkade::{BlockView, Heap, PoolSlot};
 
-use super::caller::Caller;
-
 /// The stamp of memory that no pending work uses.
 const LENDABLE: u64 = u64::MAX;
 
@@ -58,12 +56,11 @@ pub(super) struct Before {
 }
 
 impl Before {
-    pub(super) fn of(caller: &Caller) -> Before {
-        let heap = caller.core.heap();
+    pub(super) fn of(heap: &Heap, segments: Vec<SegmentInfo>, ranges: BTreeMap<u64, u64>) -> Before {
         let home = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
         let free = home.into_iter().flat_map(|pool| heap.free_blocks(pool));
         let lendable = free.filter(|block| block.stamp == LENDABLE && block.is_expandable).map(|block| block.address.get());
-        Before { segments: caller.core.segments(), ranges: caller.device.reserved_ranges(), lendable: lendable.collect() }
+        Before { segments, ranges, lendable: lendable.collect() }
     }
 
     /// Returns the first bytes of the blocks that may serve a request of a private pool for `size` bytes from new memory: one, or

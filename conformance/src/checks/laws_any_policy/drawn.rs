@@ -545,7 +545,7 @@ impl Policy for Wrong {
         };
         let fits = |block: &BlockView| block.size >= request.size;
         let is_of_another = |block: &BlockView| fits(block) && block.stream != request.stream;
-        let relief = match self.below(25) {
+        let relief = match self.below(24) {
             0..=4 => Relief::Release { blocks: self.blocks(heap, |block| !block.is_split), attempt },
             5 => Relief::Borrow,
             6..=8 => match self.block(heap, is_of_another) {
@@ -566,7 +566,6 @@ impl Policy for Wrong {
             17 => Relief::TransferAll { from: self.stream(heap, request) },
             21 => Relief::Lend,
             22 => Relief::Coalesce,
-            23 => Relief::ReleaseAll,
             19 => Relief::Move { handles: self.handles(heap) },
             20 => Relief::Replace { handles: self.handles(heap) },
             18 => Relief::Provide { bytes: self.size(16 * MIB), stream: self.stream(heap, request) },
