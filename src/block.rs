@@ -86,6 +86,25 @@ impl Marks {
 const _: () = assert!(size_of::<Block>() == 64);
 
 impl Block {
+    /// A slot that holds no block.
+    pub(crate) const VACANT: Block = Block {
+        address: 0,
+        size: 0,
+        requested: 0,
+        stamp: 0,
+        prev: NIL,
+        next: NIL,
+        link_prev: NIL,
+        link_next: NIL,
+        generation: 0,
+        rank: 0,
+        stream: 0,
+        pool: 0,
+        bin: 0,
+        state: BlockState::Detached,
+        marks: Marks(0),
+    };
+
     /// Whether streams other than the block's own were recorded on it and have no event yet.
     #[inline]
     pub(crate) fn has_uses(&self) -> bool {
@@ -369,23 +388,7 @@ impl Arena {
     #[cold]
     #[inline(never)]
     fn add_vacant(&mut self) {
-        let index = self.insert_slot(Block {
-            address: 0,
-            size: 0,
-            requested: 0,
-            stamp: 0,
-            prev: NIL,
-            next: NIL,
-            link_prev: NIL,
-            link_next: NIL,
-            generation: 0,
-            rank: 0,
-            stream: 0,
-            pool: 0,
-            bin: 0,
-            state: BlockState::Detached,
-            marks: Marks::default(),
-        });
+        let index = self.insert_slot(Block::VACANT);
         self.vacant.first = index;
     }
 

@@ -471,27 +471,11 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::block::{Block, Marks, NIL};
+    use crate::block::Block;
 
     fn arena() -> Arena {
         let mut arena = Arena::new(false);
-        arena.insert(Block {
-            address: 0,
-            size: 512,
-            requested: 512,
-            stamp: 3,
-            prev: NIL,
-            next: NIL,
-            link_prev: NIL,
-            link_next: NIL,
-            generation: 0,
-            rank: 0,
-            stream: 0,
-            pool: 0,
-            bin: 0,
-            state: BlockState::Allocated,
-            marks: Marks::default(),
-        });
+        arena.insert(Block { size: 512, requested: 512, stamp: 3, state: BlockState::Allocated, ..Block::VACANT });
         arena
     }
 

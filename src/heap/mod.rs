@@ -179,23 +179,7 @@ impl Heap {
             TieBreak::SegmentAge => self.segments_made,
         };
         self.segments_made = self.segments_made.saturating_add(1);
-        self.arena.insert(Block {
-            address: address.0,
-            size: size.0,
-            requested: 0,
-            stamp: 0,
-            prev: NIL,
-            next: NIL,
-            link_prev: NIL,
-            link_next: NIL,
-            generation: 0,
-            rank,
-            stream,
-            pool: pool.0,
-            bin: 0,
-            state: BlockState::Detached,
-            marks,
-        })
+        self.arena.insert(Block { address: address.0, size: size.0, rank, stream, pool: pool.0, marks, ..Block::VACANT })
     }
 
     /// The collection's free blocks by address, by stream slot, if the policy searches by address.

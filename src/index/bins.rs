@@ -567,19 +567,12 @@ mod tests {
             let index = self.arena.insert(Block {
                 address,
                 size,
-                requested: 0,
                 stamp: self.ever * 5 % 7,
-                prev: NIL,
-                next: NIL,
                 link_prev: 7,
                 link_next: 7,
-                generation: 0,
                 rank,
-                stream: 0,
-                pool: 0,
-                bin: 0,
                 state: BlockState::Free,
-                marks: crate::block::Marks::default(),
+                ..Block::VACANT
             });
             self.bins.insert(&mut self.arena, index);
             self.tree.insert(&mut self.arena, index);

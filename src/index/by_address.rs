@@ -151,26 +151,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::block::{BlockState, Marks, NIL};
+    use crate::block::BlockState;
 
     fn block(address: u64, size: u64) -> Block {
-        Block {
-            address,
-            size,
-            requested: 0,
-            stamp: 0,
-            prev: NIL,
-            next: NIL,
-            link_prev: NIL,
-            link_next: NIL,
-            generation: 0,
-            rank: 0,
-            stream: 0,
-            pool: 0,
-            bin: 0,
-            state: BlockState::Free,
-            marks: Marks::default(),
-        }
+        Block { address, size, state: BlockState::Free, ..Block::VACANT }
     }
 
     /// The order, and the same blocks in a plain map. A block's slot is the address at which it was added.
