@@ -25,6 +25,16 @@ fn a_script_names_its_entry_and_its_sequence() {
     }
 }
 
+#[test]
+fn a_report_never_replaces_its_script() {
+    let folder = Folder::new("conform-report");
+    let text = std::fs::read(corpus("law.policy.compaction.seeded.1")).expect("a file");
+    let script = folder.file("script.txt", &text);
+    let run = call(&["conform", "--script", &script, "--report", &script, "--force"]);
+    assert!(run.code == 2 && run.err.contains(&script), "{}{}", run.out, run.err);
+    assert_eq!(std::fs::read(&script).expect("a file"), text);
+}
+
 fn listed(policy: &str) -> Vec<String> {
     let run = call(&["conform", "--list", "--policy", policy]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{policy}");

@@ -161,8 +161,8 @@ fn what_a_policy_cannot_take_is_said_in_one_line() {
         (&["--policy", "compation"], similar),
         (&["--policy", "best-fit-remap:handle=3MiB"], option),
         (&["--policy", "zzz"], missing),
-        (&["--policy", "best-fit-remap", "--settings", ""], "--settings and --policy cannot be combined"),
-        (&["--policy", "best-fit-remap", "--profile", "2.11"], "--profile and --policy cannot be combined"),
+        (&["--policy", "best-fit-remap", "--settings", ""], "--settings cannot be combined with the policy best-fit-remap"),
+        (&["--policy", "best-fit-remap", "--profile", "2.11"], "--profile cannot be combined with the policy best-fit-remap"),
     ];
     for (arguments, text) in refused {
         let run = call(&[&["replay", &file], arguments].concat());

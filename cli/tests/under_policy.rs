@@ -128,10 +128,18 @@ fn a_file_of_a_simulation_is_shown_under_its_policy_only() {
     for command in ["diagnose", "advise", "diff"] {
         refused(&[command, &file], &["parkade's simulation of the policy bfc", "parkade stats, report, replay and export"]);
     }
+    for command in ["stats", "report", "replay"] {
+        refused(&[command, &file, "--profile", "2.5"], &["--profile cannot be combined with the policy bfc"]);
+    }
     // Settings replace the policy, and other policies show what they say they do.
     let under_settings = call(&["replay", &file, "--settings", "", "--json"]);
     assert!(under_settings.code == 3 && under_settings.out.contains("\"settings\":\"\""), "{}", under_settings.out);
     assert_eq!(json(&["stats", &file, "--policy", "pytorch", "--bounds", "0", "--json"])["policy"], "pytorch");
+    // A limit applies on the device of the file.
+    let small = format!("{}/small.pickle", folder.path());
+    json(&["export", "-w", WORKLOAD, "--policy", "bfc", "--capacity", "600MiB", "--json", "-o", &small]);
+    let beyond = call(&["replay", &small, "--limit", "2GiB", "--json"]);
+    assert!(beyond.code == 1 && beyond.out.contains("\"capacity_bytes\":629145600"), "{}", beyond.out);
     let mut other = parkade_recording::read_file(std::path::Path::new(&file)).expect("a recording");
     other.simulated.as_mut().expect("a simulation").policy = "of-another-program".into();
     let other = folder.file("other.pickle", &parkade_recording::write(&other, parkade_recording::Style::Python));
@@ -241,8 +249,14 @@ fn wrong_combinations_say_what_to_do() {
         refused(&[command, "-w", "gpt2"], &["no recorded run", "--policy NAME"]);
         refused(&[command, &trace], &["no recorded run", "--policy NAME"]);
         refused(&[command, &file, "--policy", "bfx"], &["there is no policy \"bfx\"", "bfc"]);
-        refused(&[command, &file, "--policy", "bfc", "--settings", ""], &["--settings and --policy", "leave one out"]);
-        refused(&[command, &file, "--policy", "bfc", "--profile", "2.11"], &["--profile and --policy", "leave one out"]);
+        refused(
+            &[command, &file, "--policy", "bfc", "--settings", ""],
+            &["--settings cannot be combined with the policy bfc", "leave it out"],
+        );
+        refused(
+            &[command, &file, "--policy", "bfc", "--profile", "2.11"],
+            &["--profile cannot be combined with the policy bfc", "leave it out"],
+        );
         refused(&[command, &file, "-w", "gpt2", "--policy", "bfc"], &["two programs", "leave one out"]);
         refused(&[command, "-w", "nothing", "--policy", "bfc"], &["there is no workload", "parkade sweep --list"]);
     }

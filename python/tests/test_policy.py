@@ -77,7 +77,7 @@ def test_wrong_programs_are_refused(died, tmp_path):
             function(died, workload=SMALL, policy="bfc")
         with pytest.raises(parkade.UsageError, match="a workload has no recorded run: policy=NAME chooses"):
             function(workload=SMALL)
-        with pytest.raises(parkade.UsageError, match="settings= and policy= cannot be combined"):
+        with pytest.raises(parkade.UsageError, match="settings= cannot be combined with the policy bfc"):
             function(died, policy="bfc", settings="expandable_segments:True")
         with pytest.raises(parkade.Error, match="bfcc"):
             function(died, policy="bfcc")

@@ -242,7 +242,8 @@ fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Res
 
 fn run_entries(backend: &AnyBackend, entries: &[Entry], args: &Args, effort: Effort) -> Result<Found> {
     // Before minutes are spent. An earlier report stays until the new one is complete.
-    let outputs = Wanted::new(args.force.force, args.form()).writes("--report", args.report.as_ref()).check()?;
+    let wanted = Wanted::new(args.force.force, args.form()).reads(args.script.as_deref());
+    let outputs = wanted.writes("--report", args.report.as_ref()).check()?;
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| hangs_after(&effort));
     let watch = Watch::new(entries.len(), args.json.json, hangs_after);

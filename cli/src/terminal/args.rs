@@ -314,16 +314,14 @@ pub fn policy(name: &str) -> Result<Named> {
     policies().named(name).map_err(|why| no_policy(name, &why))
 }
 
-/// Refuses `option`, which applies to PyTorch's allocator, beside a policy.
+/// Refuses `option`, which applies to PyTorch's allocator, beside a policy, which `--policy` or the file names.
 ///
 /// # Errors
 /// Both are given.
 pub(crate) fn excluded_by(policy: Option<&str>, option: &str, is_given: bool) -> Result<()> {
-    if policy.is_none() || !is_given {
-        return Ok(());
-    }
-    let why = "applies to PyTorch's allocator, which the policy replaces: leave one out";
-    Err(WrongArgument(format!("{option} and --policy cannot be combined: {option} {why}")).into())
+    let Some(policy) = policy.filter(|_| is_given) else { return Ok(()) };
+    let why = "it applies to PyTorch's allocator, which the policy replaces: leave it out";
+    Err(WrongArgument(format!("{option} cannot be combined with the policy {policy}: {why}")).into())
 }
 
 /// Returns the policies of a grid, in which slashes separate the values of a parameter.

@@ -78,6 +78,7 @@ impl Args {
     /// The replay of a file under the policy that parkade simulated it with, if this is why its decisions cannot be replayed.
     fn simulation(&self, error: Error) -> Result<UnderPolicy> {
         let (_, policy, memory) = simulated::UnderPolicy::default().of_simulation(error)?;
+        args::excluded_by(Some(&policy.name), "--profile", self.replay.profile.is_some())?;
         let memory = Memory { capacity_bytes: self.replay.capacity, limit_bytes: self.replay.limit }.or(memory);
         let replay = Replay { capacity: memory.capacity_bytes, limit: memory.limit_bytes, ..self.replay.clone() };
         policy::replay(&self.file, &replay, self.print.json, policy)

@@ -34,9 +34,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Returns this memory, or the other if none is given.
+    /// Returns this memory on the device of the other, unless this has a device; without a limit, it is also the other's.
     pub(crate) fn or(self, other: Memory) -> Memory {
-        if self.capacity_bytes.or(self.limit_bytes).is_some() { self } else { other }
+        if self.capacity_bytes.is_some() {
+            return self;
+        }
+        Memory { capacity_bytes: other.capacity_bytes, limit_bytes: self.limit_bytes.or(other.limit_bytes) }
     }
 
     pub(crate) fn options(self) -> RunOptions {
