@@ -4,7 +4,6 @@
 //! The sweep recomputes the statistics from the blocks. Its time is proportional to the size of the heap. Tests call
 //! it after every operation.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -36,8 +35,8 @@ fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Violation> {
     if holds { Ok(()) } else { Err(Violation(says())) }
 }
 
-/// The expected value of each family of statistics, for the small and the large pool.
-type Sums = BTreeMap<Family, [i64; 2]>;
+/// The expected value of each family of statistics, in the order of [`Family::ALL`], for the small and the large pool.
+type Sums = [[i64; 2]; Family::ALL.len()];
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Checks the entire heap.
@@ -50,7 +49,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let arena = &self.heap().arena;
         let mut heads: Vec<u32> = arena.occupied().filter(|&index| arena.at(index).prev == NIL).collect();
         heads.sort_unstable_by_key(|&index| arena.at(index).address);
-        let mut sums: Sums = Family::ALL.iter().map(|&family| (family, [0, 0])).collect();
+        let mut sums = Sums::default();
         let (mut seen, mut end) = (0, 0);
         for head in heads {
             let start = arena.at(head).address;
@@ -109,28 +108,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     fn check_indexes(&self) -> Result<(), Violation> {
         let heap = self.heap();
-        for pool in heap.pool_slots() {
-            self.check_addresses(pool)?;
-            let listed: Vec<_> = heap
-                .free_blocks(pool)
-                .map(|view| {
-                    let block = heap.arena.at(view.id.index);
-                    (heap.stream(block.stream), block.size, block.rank, block.address)
-                })
-                .collect();
-            let mut expected: Vec<_> = heap
-                .arena
-                .occupied()
-                .map(|index| heap.arena.at(index))
-                .filter(|block| block.state == BlockState::Free && PoolSlot(block.pool) == pool)
-                .map(|block| (heap.stream(block.stream), block.size, block.rank, block.address))
-                .collect();
-            expected.sort_unstable();
-            ensure(listed == expected, || {
-                format!("the free index of {pool:?} is {listed:?}, but the free blocks are {expected:?}")
-            })?;
-        }
-        Ok(())
+        heap.pool_slots().try_for_each(|pool| self.check_addresses(pool))?;
+        let row = |pool, block: &Block| (pool, heap.stream(block.stream), block.size, block.rank, block.address);
+        let blocks = heap.arena.occupied().map(|index| heap.arena.at(index));
+        let free = blocks.filter(|block| block.state == BlockState::Free);
+        let mut expected: Vec<_> = free.map(|block| row(PoolSlot(block.pool), block)).collect();
+        expected.sort_unstable();
+        let listed = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool).map(move |view| (pool, view.id.index)));
+        let listed: Vec<_> = listed.map(|(pool, index)| row(pool, heap.arena.at(index))).collect();
+        ensure(listed == expected, || {
+            format!("the free index of the pools is {listed:?}, but the free blocks are {expected:?}")
+        })
     }
 
     /// Checks the order by address, if the heap keeps one.
@@ -171,7 +159,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn check_statistics(&self, sums: &Sums) -> Result<(), Violation> {
-        for (&family, &[small, large]) in sums {
+        for (family, &[small, large]) in Family::ALL.into_iter().zip(sums) {
             let set = self.stats().family(family);
             let name = family.name();
             for ((level, stat), expected) in set.levels().into_iter().zip([small + large, small, large]) {
@@ -182,7 +170,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 ensure(stat.peak >= current, || format!("{name}.{level}.peak is below the current value"))?;
             }
         }
-        let [small, large] = sums[&Family::ReservedBytes];
+        let [small, large] = sums[Family::ReservedBytes as usize];
         let reserved = self.heap().reserved().get();
         ensure(reserved == (small + large) as u64, || {
             format!("the heap counts {reserved} reserved bytes, but the segments have {}", small + large)
@@ -215,7 +203,7 @@ fn count_block(block: &Block, class: usize, sums: &mut Sums) {
 }
 
 fn add(sums: &mut Sums, family: Family, class: usize, amount: u64) {
-    sums.entry(family).or_default()[class] += amount as i64;
+    sums[family as usize][class] += amount as i64;
 }
 
 const _: () = assert!(PoolClass::Small as usize == 0 && PoolClass::Large as usize == 1);

@@ -89,10 +89,13 @@ struct Line {
     base: i64,
 }
 
+/// The number of statistics: three for each family, and two for oversize blocks.
+const STATS: usize = 3 * Family::ALL.len() + 2;
+
 /// All statistics, as last seen.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Ledger {
-    lines: Vec<Line>,
+    lines: [Line; STATS],
     segments_at_reset: i64,
     peaks_reset: bool,
     sums_reset: bool,
@@ -100,9 +103,16 @@ pub(crate) struct Ledger {
     told: [i64; 3],
 }
 
-fn all(stats: &Stats) -> impl Iterator<Item = Stat> + '_ {
-    let families = Family::ALL.into_iter().flat_map(|family| stats.family(family).levels().map(|(_, stat)| *stat));
-    families.chain(stats.oversize().map(|(_, stat)| *stat))
+/// Returns all statistics: for each family the one for all memory, for small and for large pools, then those for oversize
+/// blocks.
+fn all(stats: &Stats) -> [Stat; STATS] {
+    let mut all = [Stat::default(); STATS];
+    let (by_family, oversize) = all.as_chunks_mut::<3>();
+    for (levels, family) in by_family.iter_mut().zip(Family::ALL) {
+        *levels = stats.family(family).levels().map(|(_, stat)| *stat);
+    }
+    oversize.copy_from_slice(&stats.oversize().map(|(_, stat)| *stat));
+    all
 }
 
 impl Ledger {
@@ -128,8 +138,8 @@ impl Ledger {
     }
 
     pub(crate) fn check(&mut self, stats: &Stats, is_virtual: bool) -> Result<(), Broken> {
-        self.lines.resize(all(stats).count(), Line::default());
-        for (line, stat) in self.lines.iter_mut().zip(all(stats)) {
+        let all = all(stats);
+        for (line, stat) in self.lines.iter_mut().zip(all) {
             let Line { last, base } = *line;
             if self.sums_reset {
                 line.base = stat.current;
@@ -175,11 +185,10 @@ impl Ledger {
         ensure(Law::Counters, segments == counted, || {
             format!("there are {segments} segments, but the driver calls add up to {counted}")
         })?;
-        for family in Family::ALL {
-            let set = stats.family(family);
-            let sums = |value: fn(&Stat) -> i64| value(&set.small) + value(&set.large) == value(&set.all);
-            let agree = sums(|stat| stat.current) && sums(|stat| stat.allocated) && sums(|stat| stat.freed);
-            ensure(Law::Counters, agree, || format!("the pools do not add up to the total of {}: {set:?}", family.name()))?;
+        for (levels, family) in all.as_chunks::<3>().0.iter().zip(Family::ALL) {
+            let [all, small, large] = levels.map(|stat| [stat.current, stat.allocated, stat.freed]);
+            let agree = (0..3).all(|value| small[value] + large[value] == all[value]);
+            ensure(Law::Counters, agree, || format!("the pools do not add up to the total of {}: {levels:?}", family.name()))?;
         }
         Ok(())
     }

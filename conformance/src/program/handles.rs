@@ -35,7 +35,9 @@ impl Mappings {
                 CallName::MemMap => {
                     self.mapped.insert(call.address, call.bytes);
                 }
-                CallName::MemUnmap => self.mapped.retain(|&start, _| start < call.address || start >= call.address + call.bytes),
+                CallName::MemUnmap => {
+                    self.mapped.extract_if(call.address..call.address + call.bytes, |_, _| true).for_each(drop);
+                }
                 CallName::AddressFree => drop(self.handed_out.remove(&call.address)),
                 _ => {}
             }

@@ -751,7 +751,8 @@ type Levels = [Stat; 3];
 /// All statistics.
 #[derive(Clone, Debug)]
 struct Accounts {
-    families: BTreeMap<Family, Levels>,
+    /// In the order of [`Family::ALL`].
+    families: [Levels; Family::ALL.len()],
     oversize_allocations: Stat,
     oversize_segments: Stat,
     by_pool: BTreeMap<PoolId, Levels>,
@@ -783,7 +784,7 @@ fn add_both(levels: &mut Levels, class: PoolClass, amount: i64) {
 
 impl Accounts {
     pub(super) fn new(max_split: i64) -> Accounts {
-        let families = Family::ALL.into_iter().map(|family| (family, Levels::default())).collect();
+        let families = Default::default();
         let (by_pool, none) = (BTreeMap::new(), Stat::default());
         Accounts {
             families,
@@ -801,7 +802,7 @@ impl Accounts {
     }
 
     fn change(&mut self, family: Family, class: PoolClass, amount: i64) {
-        add_both(self.families.entry(family).or_default(), class, amount);
+        add_both(&mut self.families[family as usize], class, amount);
     }
 
     fn change_pool(&mut self, pool: PoolId, class: PoolClass, amount: i64) {
@@ -809,11 +810,11 @@ impl Accounts {
     }
 
     fn current(&self, family: Family) -> i64 {
-        self.families[&family][0].current
+        self.families[family as usize][0].current
     }
 
     fn for_each(&mut self, act: impl Fn(&mut Stat)) {
-        self.families.values_mut().chain(self.by_pool.values_mut()).flatten().for_each(&act);
+        self.families.iter_mut().chain(self.by_pool.values_mut()).flatten().for_each(&act);
         act(&mut self.oversize_allocations);
         act(&mut self.oversize_segments);
     }
@@ -833,8 +834,8 @@ impl Accounts {
 
     /// Returns the first statistic that differs.
     fn difference(&self, stats: &Stats) -> Option<String> {
-        for (family, levels) in &self.families {
-            for ((name, seen), expected) in stats.family(*family).levels().into_iter().zip(levels) {
+        for (family, levels) in Family::ALL.into_iter().zip(&self.families) {
+            for ((name, seen), expected) in stats.family(family).levels().into_iter().zip(levels) {
                 if seen != expected {
                     return Some(format!("{}.{name} is {seen:?}, expected {expected:?}", family.name()));
                 }
