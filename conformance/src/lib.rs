@@ -4,6 +4,7 @@
 pub mod backend;
 pub mod checks;
 pub mod core_laws;
+mod drawn;
 #[cfg(feature = "scenarios")]
 pub mod golden;
 pub mod harness;

@@ -16,11 +16,12 @@ use proptest::prelude::{any, prop};
 use proptest::strategy::{BoxedStrategy, Strategy, ValueTree};
 
 use crate::backend::{AnyBackend, EventTiming};
+use crate::drawn::runner;
 use crate::law::{Broken, Law};
 use crate::program::contents::Contents;
 use crate::program::draw::careful;
 use crate::program::player::{Cast, Habits, Outcome, Player};
-use crate::program::search::{Stopped, run_cases, runner};
+use crate::program::search::{Stopped, run_cases};
 use crate::program::step::{Setup, Step};
 use crate::program::watched::{Reached, Tested};
 use crate::reference_policies::{Choices, Paired, names};
@@ -239,7 +240,7 @@ const LONGEST: usize = 100;
 /// Checks every law after every step, and at the end.
 pub(super) fn every_law(subject: &Subject, backend: &AnyBackend, effort: &Effort, timing: EventTiming) -> Verdict {
     let total = Cell::new(Reached::default());
-    let evidence = run_cases(effort, 0x901c, &careful(timing, LONGEST), |(setup, steps)| {
+    let evidence = run_cases(effort, 0x901c, careful(timing, LONGEST), |(setup, steps)| {
         total.set(total.get().and(subject.whole_run(backend, setup, steps)?));
         Ok(steps.len() as u64)
     })?;
@@ -268,7 +269,7 @@ fn entry(entry: &TraceEntry) -> String {
 
 /// Checks that the same program leads to the same decisions, also beside a second one.
 pub(super) fn determinism(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
-    run_cases(&a_part(effort), 0x901d, &careful(EventTiming::Seeded(0), LONGEST), |(setup, steps)| {
+    run_cases(&a_part(effort), 0x901d, careful(EventTiming::Seeded(0), LONGEST), |(setup, steps)| {
         subject.repeated(backend, setup, steps).map(|()| steps.len() as u64)
     })
 }
@@ -281,7 +282,7 @@ const DROPPING: [CallName; 3] = [CallName::Free, CallName::StreamSynchronize, Ca
 pub(super) fn dropped(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     let strategy = (careful(EventTiming::Seeded(0), LONGEST), 0..2 * DROPPING.len(), 1..4_u64);
     let strategy = strategy.prop_map(|((setup, steps), place, n)| (setup, steps, (place, n)));
-    run_cases(&a_part(effort), 0x901e, &strategy, |(setup, steps, (place, n))| {
+    run_cases(&a_part(effort), 0x901e, strategy, |(setup, steps, (place, n))| {
         let player = subject.play(backend, setup, steps)?;
         let script = player.script();
         player
@@ -299,7 +300,7 @@ pub(super) fn clones(subject: &Subject, effort: &Effort, programs: BoxedStrategy
     let strategy = (programs, failing, prop::collection::vec(any::<u8>(), 1..4));
     let strategy = strategy
         .prop_map(|((setup, steps), failing, places)| (Setup { has_callbacks: false, ..setup }, steps, (failing, places)));
-    run_cases(&a_part(effort), 0x9021, &strategy, |(setup, steps, (failing, places))| {
+    run_cases(&a_part(effort), 0x9021, strategy, |(setup, steps, (failing, places))| {
         let mut first = subject.begin_as(&AnyBackend::simulated(), setup, is_careful)?;
         if let Some(n) = *failing {
             first.plan_faults(FaultPlan::none().and(When::Nth(n), ILLEGAL_ADDRESS));
@@ -408,7 +409,7 @@ pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effor
 pub(super) fn any_call(subject: &Subject, backend: &AnyBackend, effort: &Effort, timing: EventTiming) -> Verdict {
     let strategy = (careful(timing, 60), any::<u32>(), 0..PLANS.len());
     let strategy = strategy.prop_map(|((setup, steps), place, plan)| (setup, steps, (place, plan)));
-    run_cases(effort, 0x9020, &strategy, |(setup, steps, (place, plan))| {
+    run_cases(effort, 0x9020, strategy, |(setup, steps, (place, plan))| {
         let points = points(&run(subject, backend, setup, steps, &[])?.calls);
         let Some(&n) = points.get(*place as usize % points.len().max(1)) else { return Ok(0) };
         let faults = PLANS[*plan](n);
@@ -425,7 +426,7 @@ pub(super) type Program = (Setup, Vec<Step>);
 
 /// Returns random programs for runs in which driver calls fail: one for every two hundred in a campaign.
 pub(super) fn drawn_programs(effort: &Effort) -> Vec<Program> {
-    let mut runner = runner(effort, 0x901f_u64);
+    let mut runner = runner(effort.cases, effort.seed, 0x901f);
     let strategy = careful(EventTiming::Seeded(0), 40);
     (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current())).collect()
 }

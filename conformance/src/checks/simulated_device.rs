@@ -121,7 +121,7 @@ fn beside(effort: &Effort, share: u32, salt: u64, focus: Focus) -> Verdict {
         let (setup, steps) = program(focus, seed);
         Program(setup, steps)
     });
-    run_cases(&effort, salt, &strategy, |Program(setup, steps)| {
+    run_cases(&effort, salt, strategy, |Program(setup, steps)| {
         let mut player = Player::new(setup);
         match player.play(steps) {
             Ok(()) => Ok(steps.len() as u64),

@@ -14,6 +14,7 @@ use parkade::{AllocError, Allocation, Allocator, AnswerProblem, WrongAnswer};
 use proptest::prelude::*;
 
 use crate::core_laws::run::{Draws, Outcome, run};
+use crate::drawn::one_of;
 
 /// A device that answers as instructed, and records what the allocator holds.
 #[derive(Clone, Debug)]
@@ -187,7 +188,7 @@ struct Play {
 
 pub(crate) fn check(draws: &Draws) -> Outcome {
     let sizes = || prop::sample::select(vec![512, 2 * MIB, 3 * MIB, 12 * MIB, 30 * MIB]);
-    let step = prop_oneof![
+    let step = one_of![
         12 => (sizes(), answer()).prop_map(|(size, answer)| Step::Allocate(size, answer)),
         4 => (sizes(), answer()).prop_map(|(size, answer)| Step::Adopt(size, answer)),
         4 => any::<usize>().prop_map(Step::Free),
@@ -196,7 +197,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
         2 => Just(Step::Clone),
     ];
     let strategy = (any::<bool>(), any::<bool>(), prop::collection::vec(step, 1..50));
-    run(draws, 361, &strategy, |(is_newer, is_short, steps)| {
+    run(draws, 361, strategy, |(is_newer, is_short, steps)| {
         let profile = if *is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
         let expandable_segments_reserve = (*is_short && *is_newer).then_some(ReserveSize::Fraction(0.1));
         let settings = Settings { expandable_segments_reserve, expandable_segments: *is_short, ..Settings::default() };

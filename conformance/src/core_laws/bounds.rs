@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use crate::backend::WitnessedDevice;
 use crate::core_laws::devices::{Paper, PaperCore as Core};
 use crate::core_laws::run::{Draws, Outcome, run};
+use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{Reference, texts};
 
@@ -214,25 +215,25 @@ fn size() -> impl Strategy<Value = u64> {
             u64::try_from(((1_u128 << bits) * part / 2).saturating_add_signed(offset).max(1)).unwrap_or(u64::MAX)
         });
     let any = (0_u32..64, any::<u64>()).prop_map(|(bits, low)| (low >> bits).max(1));
-    prop_oneof![3 => near, 1 => any]
+    one_of![3 => near, 1 => any]
 }
 
 /// Requests of every size on a device without bounds have the same answers, device calls, statistics and trace entries
 /// as in the reference allocator, up to more bytes than the statistics can count.
 pub(crate) fn any_size(draws: &Draws) -> Outcome {
     let which = any::<usize>;
-    let step = prop_oneof![
+    let step = one_of![
         12 => (size(), which(), any::<bool>()).prop_map(|(size, stream, raw)| Step::Allocate(size, stream, raw)),
         10 => which().prop_map(Step::Free),
         1 => Just(Step::ReleaseCached),
         1 => prop::option::of(size()).prop_map(Step::Limit),
-        1 => prop_oneof![0.0..1.0_f64, Just(1.0), Just(0.0), Just(1.5)].prop_map(Step::Fraction),
+        1 => one_of![0.0..1.0_f64, Just(1.0), Just(0.0), Just(1.5)].prop_map(Step::Fraction),
         1 => Just(Step::ResetPeaks),
         1 => Just(Step::ResetSums),
     ];
     let total = prop::sample::select(vec![1 << 36, 1 << 50, 1 << 62, (1 << 62) + 4097]);
     let strategy = (any::<bool>(), prop::sample::select(TEXTS.to_vec()), total, prop::collection::vec(step, 1..60));
-    run(draws, 358, &strategy, |(is_newer, text, total, steps)| {
+    run(draws, 358, strategy, |(is_newer, text, total, steps)| {
         let mut play = Play::new(*is_newer, text, *total)?;
         for (number, step) in steps.iter().enumerate() {
             play.step(step).map_err(|broken| broken.during(format!("step {number}, {step:?}")))?;
@@ -366,7 +367,7 @@ const FRACTIONS: usize = 12;
 /// Fractions of every kind: none, all, one bit less than all, halves of a byte, and values that are not valid
 /// fractions.
 pub(crate) fn fractions(draws: &Draws) -> Outcome {
-    let total = prop_oneof![
+    let total = one_of![
         prop::sample::select(vec![
             1,
             2,
@@ -384,7 +385,7 @@ pub(crate) fn fractions(draws: &Draws) -> Outcome {
         (0_u32..63, any::<u64>()).prop_map(|(bits, number)| (number >> bits >> 1).max(1)),
     ];
     let strategy = (any::<bool>(), total, prop::collection::vec(fraction(), FRACTIONS));
-    run(draws, 351, &strategy, |(is_newer, total, fractions)| {
+    run(draws, 351, strategy, |(is_newer, total, fractions)| {
         one_device(*is_newer, *total, fractions)?;
         Ok(fractions.len() as u64)
     })
@@ -411,7 +412,7 @@ fn fraction() -> impl Strategy<Value = f64> {
         f64::INFINITY,
         f64::NEG_INFINITY,
     ];
-    prop_oneof![
+    one_of![
         3 => prop::sample::select(borders),
         3 => 0.0..1.0_f64,
         2 => (0_u64..1 << 20, 1_u64..1 << 20).prop_map(|(part, whole)| part as f64 / whole as f64),

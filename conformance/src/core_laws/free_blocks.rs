@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use crate::core_laws::devices::Paper;
 use crate::core_laws::run::{Draws, Outcome, run};
+use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
 
 /// The pool that is never split.
@@ -72,7 +73,7 @@ struct Item {
 pub(crate) fn check(draws: &Draws) -> Outcome {
     let base = (0..48_u32, any::<u64>()).prop_map(|(bits, low)| (1 << bits) | low & ((1 << bits) - 1));
     let sizes = prop::sample::select(vec![1, 1, 1, 2, 3, 5, 40, 3000]);
-    let count = prop_oneof![3 => 30..400_usize, 2 => 400..1600_usize, 1 => 1600..5000_usize];
+    let count = one_of![3 => 30..400_usize, 2 => 400..1600_usize, 1 => 1600..5000_usize];
     let per_segment = prop::sample::select(vec![1, 2, 7, 100, 100, 5000]);
     let flags = (any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
     let strategy = (flags, base, sizes, count, per_segment, 1..=STREAMS.len(), any::<u64>()).prop_map(
@@ -88,7 +89,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
             seed,
         },
     );
-    run(&draws.each_for(12), 355, &strategy, |case| Play::new(case)?.run())
+    run(&draws.each_for(12), 355, strategy, |case| Play::new(case)?.run())
 }
 
 /// The allocator, its blocks, and the free blocks in order.
@@ -334,7 +335,7 @@ const BASE: u64 = 1 << 40;
 /// the others.
 pub(crate) fn by_address(draws: &Draws) -> Outcome {
     let strategy = (70..400_usize, 2..4_usize, any::<u64>());
-    run(&draws.each_for(4), 358, &strategy, |&(count, apart, seed)| play_by_address(count, apart, seed))
+    run(&draws.each_for(4), 358, strategy, |&(count, apart, seed)| play_by_address(count, apart, seed))
 }
 
 fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken> {

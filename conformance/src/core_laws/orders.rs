@@ -18,6 +18,7 @@ use proptest::prelude::*;
 use crate::backend::{Core, WitnessedDevice};
 use crate::core_laws::devices::Paper;
 use crate::core_laws::run::{Draws, Outcome, run};
+use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
 use crate::program::step::profiles;
 use crate::reference_model::Reference;
@@ -53,10 +54,10 @@ fn numbers(most: usize) -> impl Strategy<Value = Vec<u64>> {
     let in_a_row = (0..200_u64).prop_map(|first| (first, 1));
     let pages =
         (0..64_u64, prop::sample::select(vec![0x200, 0x1000, 0x1_0000, 1 << 40])).prop_map(|(first, step)| (first * step, step));
-    let steps = (prop_oneof![in_a_row, pages], prop::collection::vec(0..64_u64, 1..most))
+    let steps = (one_of![in_a_row, pages], prop::collection::vec(0..64_u64, 1..most))
         .prop_map(|((first, step), places)| places.into_iter().map(|place| first + place * step).collect::<Vec<_>>());
-    let any = prop::collection::vec(prop_oneof![any::<u64>(), (1_u64 << 47..1 << 48)], 1..most);
-    prop_oneof![2 => steps, 1 => any].prop_map(|mut numbers| {
+    let any = prop::collection::vec(one_of![any::<u64>(), (1_u64 << 47..1 << 48)], 1..most);
+    one_of![2 => steps, 1 => any].prop_map(|mut numbers| {
         let mut seen = BTreeSet::new();
         numbers.retain(|number| seen.insert(*number));
         numbers
@@ -66,7 +67,7 @@ fn numbers(most: usize) -> impl Strategy<Value = Vec<u64>> {
 fn step() -> impl Strategy<Value = Step> {
     let which = any::<usize>;
     let size = || prop::sample::select(vec![512, MIB, 3 * MIB, 12 * MIB]);
-    prop_oneof![
+    one_of![
         6 => (size(), which()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
         16 => (which(), which()).prop_map(|(which, stream)| Step::Record(which, stream)),
         5 => which().prop_map(Step::Free),
@@ -86,7 +87,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     let release = prop::sample::select(profiles().collect::<Vec<_>>());
     let pools = numbers(MOST_POOLS).prop_map(|numbers| numbers.into_iter().map(pool_id).collect::<Vec<_>>());
     let strategy = (release, 0..8_u32, numbers(MOST_STREAMS), pools, prop::collection::vec(step(), 1..120));
-    run(&draws.each_for(3), 360, &strategy, |(profile, index, streams, pools, steps)| {
+    run(&draws.each_for(3), 360, strategy, |(profile, index, streams, pools, steps)| {
         let mut play = Play::new(profile, *index, streams, pools);
         for (number, &step) in steps.iter().enumerate() {
             play.step(step).map_err(|broken| broken.during(format!("step {number}, {step:?}")))?;

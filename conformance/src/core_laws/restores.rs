@@ -170,7 +170,7 @@ pub(crate) fn handles(draws: &Draws) -> Outcome {
     across_allocators()?;
     let sizes = prop::sample::select(vec![1, 512, 5000, MIB, 3 * MIB, 30 * MIB]);
     let strategy = (prop::collection::vec(sizes, 1..8), 1..4_usize, any::<u64>());
-    run(&draws.each_for(2), 354, &strategy, |(sizes, turns, which)| void_after_restores(sizes, *turns, *which))
+    run(&draws.each_for(2), 354, strategy, |(sizes, turns, which)| void_after_restores(sizes, *turns, *which))
 }
 
 fn void_after_restores(sizes: &[u64], turns: usize, which: u64) -> Result<u64, Broken> {

@@ -3,12 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 
-use crate::law::{Broken, Law};
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use proptest::test_runner::TestError;
 
-/// The maximum number of shrinking steps for a failing case.
-const SHRINKS: u32 = 4000;
+use crate::drawn;
+use crate::law::{Broken, Law};
 
 /// The number of cases to draw, and the seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,18 +45,14 @@ impl From<Broken> for Failure {
 }
 
 /// Runs drawn cases, each of which returns its number of operations.
-pub(crate) fn run<S>(draws: &Draws, salt: u64, strategy: &S, one: impl Fn(&S::Value) -> Result<u64, Broken>) -> Outcome
-where
-    S: Strategy,
-    S::Value: Debug,
-{
-    let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&draws.seed.to_le_bytes());
-    seed[8..16].copy_from_slice(&salt.to_le_bytes());
-    let config = Config { cases: draws.cases, failure_persistence: None, max_shrink_iters: SHRINKS, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+pub(crate) fn run<C: Debug + Clone + 'static>(
+    draws: &Draws,
+    salt: u64,
+    strategy: impl Strategy<Value = C> + 'static,
+    one: impl Fn(&C) -> Result<u64, Broken>,
+) -> Outcome {
     let (operations, broken) = (Cell::new(0), RefCell::new(None));
-    let outcome = runner.run(strategy, |case| match one(&case) {
+    let test = |case: &C| match one(case) {
         Ok(done) => {
             operations.set(operations.get() + done);
             Ok(())
@@ -66,9 +61,10 @@ where
             let message = found.to_string();
             // The last failing case is the smallest.
             broken.replace(Some(found));
-            Err(TestCaseError::fail(message))
+            Err(message)
         }
-    });
+    };
+    let outcome = drawn::run(drawn::runner(draws.cases, draws.seed, salt), strategy, &test);
     match outcome {
         Ok(()) => Ok(operations.get()),
         Err(TestError::Fail(reason, case)) => {

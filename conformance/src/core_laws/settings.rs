@@ -10,6 +10,7 @@ use parkade::settings::{Settings, SettingsError, read_double};
 use proptest::prelude::*;
 
 use crate::core_laws::run::{Draws, Outcome, run};
+use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
 use crate::program::step::profiles;
 use crate::reference_model::older_settings::OlderReader;
@@ -113,11 +114,11 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     check_long_numbers()?;
     let release = prop::sample::select(profiles().collect::<Vec<_>>());
     let strategy = (release, prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
-    run(draws, 36, &prop::collection::vec(number(), STRINGS_PER_CASE), |numbers| {
+    run(draws, 36, prop::collection::vec(number(), STRINGS_PER_CASE), |numbers| {
         numbers.iter().try_for_each(|text| one_number(text))?;
         Ok(numbers.len() as u64)
     })?;
-    run(draws, 33, &strategy, |(profile, strings)| check_settings(profile, strings))
+    run(draws, 33, strategy, |(profile, strings)| check_settings(profile, strings))
 }
 
 /// Reads a number on its own.
@@ -300,27 +301,27 @@ const LISTS: [&str; 30] = [
 /// Returns a number in any notation, usually an integer, with an arbitrary suffix.
 fn number() -> impl Strategy<Value = String> {
     let sign = prop::sample::select(vec!["", "", "", "", "+", "-", "--"]);
-    let digits = || prop_oneof![4 => "[0-9]{1,3}", 1 => "0{0,3}[0-9]{1,22}", 1 => Just(String::new())];
-    let power = prop_oneof![3 => Just(String::new()), 2 => "[eE][+-]?[0-9]{1,2}", 1 => "[eE][+-]?"];
-    let fraction = prop_oneof![3 => Just(String::new()), 2 => r"\.[0-9]{0,4}"];
+    let digits = || one_of![4 => "[0-9]{1,3}", 1 => "0{0,3}[0-9]{1,22}", 1 => Just(String::new())];
+    let power = one_of![3 => Just(String::new()), 2 => "[eE][+-]?[0-9]{1,2}", 1 => "[eE][+-]?"];
+    let fraction = one_of![3 => Just(String::new()), 2 => r"\.[0-9]{0,4}"];
     let decimal = (digits(), fraction, power).prop_map(|(whole, fraction, power)| whole + &fraction + &power);
     // The number is short enough to be exact.
     let hexadecimal = r"0[xX][0-9a-fA-F]{0,4}(\.[0-9a-fA-F]{0,3})?([pP][+-]?[0-9]{0,2})?";
     let word = prop::sample::select(vec!["inf", "INFINITY", "Inf", "nan", "NaN(1)", "infx", "na", "i"]).prop_map(str::to_owned);
-    let magnitude = prop_oneof![6 => decimal, 3 => hexadecimal, 1 => word];
+    let magnitude = one_of![6 => decimal, 3 => hexadecimal, 1 => word];
     let behind = prop::sample::select(vec!["", "", "", "", "x", "G", ".", "e", "-1", " 5"]);
     (sign, magnitude, behind).prop_map(|(sign, magnitude, behind)| format!("{sign}{magnitude}{behind}"))
 }
 
 /// Returns a list of divisions or classes that follows the grammar, sometimes with a small error.
 fn list() -> impl Strategy<Value = String> {
-    let interval = prop_oneof![
+    let interval = one_of![
         6 => (0..18_u32).prop_map(|bits| (1_u64 << bits).to_string()),
         3 => Just(">".to_owned()),
         1 => number(),
     ];
     let divisions =
-        prop_oneof![6 => (0..8_u32).prop_map(|bits| (1_u64 << bits).to_string()), 1 => Just("0".to_owned()), 1 => number()];
+        one_of![6 => (0..8_u32).prop_map(|bits| (1_u64 << bits).to_string()), 1 => Just("0".to_owned()), 1 => number()];
     let colon = prop::sample::select(vec![":", ":", ":", ":", ":", ":", ":", ":", ",", ""]);
     let comma = prop::sample::select(vec![",", ",", ",", ",", ",", ",", ",", ",", ":", ";"]);
     let pair = (interval, colon, divisions, comma);
@@ -337,16 +338,16 @@ fn list() -> impl Strategy<Value = String> {
 /// Returns one key with a value, usually in the right order.
 fn pair() -> impl Strategy<Value = String> {
     let keys: Vec<&'static str> = Profile::PYTORCH_2_15.dialect.keys().collect();
-    let key = prop_oneof![20 => prop::sample::select(keys), 1 => prop::sample::select(ODD_KEYS.to_vec())];
-    let value = prop_oneof![
+    let key = one_of![20 => prop::sample::select(keys), 1 => prop::sample::select(ODD_KEYS.to_vec())];
+    let value = one_of![
         5 => prop::sample::select(VALUES.to_vec()).prop_map(str::to_owned),
         3 => number(),
         1 => prop::sample::select(LISTS.to_vec()).prop_map(str::to_owned),
     ];
-    let list = prop_oneof![prop::sample::select(LISTS.to_vec()).prop_map(str::to_owned), list()];
+    let list = one_of![prop::sample::select(LISTS.to_vec()).prop_map(str::to_owned), list()];
     let roundup = list.prop_map(|list| format!("roundup_power2_divisions:{list}"));
     let joint = prop::sample::select(vec![":", ":", ":", ":", ":", ":", ",", " : ", ""]);
-    prop_oneof![
+    one_of![
         8 => (key, joint, value).prop_map(|(key, joint, value)| format!("{key}{joint}{value}")),
         2 => roundup,
         1 => prop::sample::select(VALUES.to_vec()).prop_map(|value| format!("large_segment_size_mb:{value}")),
@@ -393,7 +394,7 @@ fn in_other_cases(text: &str) -> impl Iterator<Item = String> {
 
 /// Returns a settings string. One in four is corrupted in one position.
 fn text() -> impl Strategy<Value = String> {
-    let spoil = prop_oneof![
+    let spoil = one_of![
         prop::sample::select(STRANGE.to_vec()).prop_map(Spoil::Insert),
         Just(Spoil::Drop),
         Just(Spoil::Double),

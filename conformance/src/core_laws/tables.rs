@@ -17,6 +17,7 @@ use proptest::prelude::*;
 
 use crate::core_laws::devices::Paper;
 use crate::core_laws::run::{Draws, Outcome, run};
+use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
 use crate::program::step::profiles;
 use crate::reference_model::{Reference, ReleaseRules, texts};
@@ -33,13 +34,13 @@ fn size() -> impl Strategy<Value = u64> {
     let borders =
         (prop::sample::select(vec![512, MIB, 10 * MIB, 2 * MIB, 32 << 30, 16 << 30, 1 << 60, u64::MAX - 600]), -1_i64..=1);
     let any = (0_u32..64, any::<u64>()).prop_map(|(bits, low)| (low >> bits).max(1));
-    prop_oneof![4 => near, 2 => borders.prop_map(|(size, offset)| size.saturating_add_signed(offset)), 2 => any]
+    one_of![4 => near, 2 => borders.prop_map(|(size, offset)| size.saturating_add_signed(offset)), 2 => any]
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
     let divisions = prop::collection::vec(prop::sample::select(vec![0_u64, 1, 2, 4, 8, 16, 64, 1 << 20, 1 << 55, 1 << 63]), 16);
     let large = prop::sample::select(vec![11, 12, 20, 26, 1000, (1 << 44) - 1]).prop_map(|mib: u64| mib * MIB);
-    let reserve = prop_oneof![
+    let reserve = one_of![
         Just(None),
         (1_u32..3000).prop_map(|part| Some(ReserveSize::Fraction(f64::from(part) / 1000.0))),
         (1_u32..3000).prop_map(|part| Some(ReserveSize::Gibibytes(f64::from(part) / 100.0))),
@@ -71,7 +72,7 @@ pub(crate) fn check_alike(_: &Draws) -> Outcome {
 
 pub(crate) fn check_sizes(draws: &Draws) -> Outcome {
     let strategy = (settings(), prop::collection::vec(size(), SIZES_PER_CASE));
-    run(draws, 34, &strategy, |(settings, sizes)| {
+    run(draws, 34, strategy, |(settings, sizes)| {
         sizes.iter().try_for_each(|&size| one_size(settings, size))?;
         Ok(sizes.len() as u64)
     })
@@ -147,7 +148,7 @@ fn statistics() -> impl Strategy<Value = Stats> {
     let number = (0_u32..63, any::<i64>()).prop_map(|(bits, number)| number >> bits);
     let near =
         (prop::sample::select(vec![750_000_i64, 750_000_000, 786_432, 805_306_368, 824_633_720_832, 1000, 1024]), -1_i64..=1);
-    let number = prop_oneof![2 => number, 1 => near.prop_map(|(number, offset)| number + offset)];
+    let number = one_of![2 => number, 1 => near.prop_map(|(number, offset)| number + offset)];
     prop::collection::vec(number, keys().len()).prop_map(|numbers| {
         let keys = keys();
         Stats::from_entries(keys.iter().map(String::as_str).zip(numbers)).expect("the keys are PyTorch's")
@@ -185,7 +186,7 @@ fn keys() -> Vec<String> {
 pub(crate) fn check_texts(draws: &Draws) -> Outcome {
     fixed_texts()?;
     let strategy = (prop::collection::vec(size(), SIZES_PER_CASE), statistics(), 0_u32..200, any::<bool>());
-    run(draws, 35, &strategy, |(sizes, stats, device, is_abbreviated)| {
+    run(draws, 35, strategy, |(sizes, stats, device, is_abbreviated)| {
         drawn_texts(sizes, stats, *device, *is_abbreviated)?;
         Ok(sizes.len() as u64 + 2)
     })
@@ -355,50 +356,45 @@ pub(crate) fn check_errors(draws: &Draws) -> Outcome {
         }
     }
     fixed_errors()?;
-    let size = || prop_oneof![(0_u32..64, any::<u64>()).prop_map(|(bits, low)| low >> bits), Just(0), Just(1024), Just(1025)];
+    let size = || one_of![(0_u32..64, any::<u64>()).prop_map(|(bits, low)| low >> bits), Just(0), Just(1024), Just(1025)];
     let signed = || size().prop_map(|size| size as i64);
     let process = (prop::option::of(any::<u32>()), size()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) });
-    let hint = prop_oneof![
+    let hint = one_of![
         Just(Hint::ExpandableSegments),
         Just(Hint::Addresses),
         Just(Hint::None),
         size().prop_map(|size| Hint::LargerReserve(Bytes(size)))
     ];
     let report = (size(), 0..300_u32, size(), size(), prop::collection::vec(process, 0..4));
-    let more = (prop::option::of(size()), signed(), signed(), prop_oneof![2 => Just(0), 3 => size()], hint);
-    run(
-        draws,
-        356,
-        &(report, more),
-        |((segment, device, total, free, processes), (limit, allocated, reserved, private, hint))| {
-            let report = OutOfMemory {
-                segment_bytes: Bytes(*segment),
-                device: *device,
-                device_total: Bytes(*total),
-                device_free: Bytes(*free),
-                processes: processes.clone(),
-                limit: limit.map(Bytes),
-                allocated_bytes: *allocated,
-                reserved_bytes: *reserved,
-                private_cached_bytes: Bytes(*private),
-                hint: *hint,
-                words: &OomWords::PYTORCH_2_11,
-                rescue: None,
-            };
-            let errors = [
-                AllocError::OutOfMemory(Box::new(report)),
-                AllocError::Rejected { requested: Bytes(*segment) },
-                AllocError::TooLarge { requested: Bytes(*segment) },
-            ];
-            for error in errors {
-                texts::check(&error.to_string(), texts::of_request(&error, &Profile::PYTORCH_2_11))?;
-                for release in RELEASES {
-                    texts::check(&said_by(release.profile, &error), texts::of_request(&error, release.profile))?;
-                }
+    let more = (prop::option::of(size()), signed(), signed(), one_of![2 => Just(0), 3 => size()], hint);
+    run(draws, 356, (report, more), |((segment, device, total, free, processes), (limit, allocated, reserved, private, hint))| {
+        let report = OutOfMemory {
+            segment_bytes: Bytes(*segment),
+            device: *device,
+            device_total: Bytes(*total),
+            device_free: Bytes(*free),
+            processes: processes.clone(),
+            limit: limit.map(Bytes),
+            allocated_bytes: *allocated,
+            reserved_bytes: *reserved,
+            private_cached_bytes: Bytes(*private),
+            hint: *hint,
+            words: &OomWords::PYTORCH_2_11,
+            rescue: None,
+        };
+        let errors = [
+            AllocError::OutOfMemory(Box::new(report)),
+            AllocError::Rejected { requested: Bytes(*segment) },
+            AllocError::TooLarge { requested: Bytes(*segment) },
+        ];
+        for error in errors {
+            texts::check(&error.to_string(), texts::of_request(&error, &Profile::PYTORCH_2_11))?;
+            for release in RELEASES {
+                texts::check(&said_by(release.profile, &error), texts::of_request(&error, release.profile))?;
             }
-            Ok(3)
-        },
-    )
+        }
+        Ok(3)
+    })
 }
 
 /// Returns a release's own text for an error.
@@ -513,9 +509,9 @@ const COUNTERS: [&str; 5] = ["num_alloc_retries", "num_ooms", "num_sync_all_stre
 pub(crate) fn check_statistics(draws: &Draws) -> Outcome {
     check_unknown()?;
     let count = Stats::default().entries().len();
-    let value = prop_oneof![-9..9_i64, -(1 << 61)..1_i64 << 61, Just(i64::MAX), Just(i64::MIN)];
+    let value = one_of![-9..9_i64, -(1 << 61)..1_i64 << 61, Just(i64::MAX), Just(i64::MIN)];
     let strategy = (prop::collection::vec(value, count), prop::collection::vec(any::<bool>(), 1..4));
-    run(&draws.each_for(4), 352, &strategy, |(values, resets)| {
+    run(&draws.each_for(4), 352, strategy, |(values, resets)| {
         read_and_reset(values, resets)?;
         check_stat(&values[..24])?;
         Ok(resets.len() as u64 + 1)

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use crate::core_laws::devices::Paper;
 use crate::core_laws::devices::{Kept, KeptCore};
 use crate::core_laws::run::{Draws, Outcome, run};
+use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
 
 /// Stream handles, lowest first. That is also their order in PyTorch's hash tables, and therefore the order in which
@@ -116,7 +117,7 @@ struct EventSide {
 pub(crate) fn events_by_handle(draws: &Draws) -> Outcome {
     let which = any::<usize>;
     let sizes = prop::sample::select(vec![512, 4096, MIB, 3 * MIB, 12 * MIB]);
-    let step = prop_oneof![
+    let step = one_of![
         8 => (sizes, which()).prop_map(|(size, stream)| EventStep::Allocate(size, stream)),
         10 => (which(), which()).prop_map(|(what, stream)| EventStep::Record(what, stream)),
         7 => which().prop_map(EventStep::Free),
@@ -124,7 +125,7 @@ pub(crate) fn events_by_handle(draws: &Draws) -> Outcome {
         2 => Just(EventStep::ProcessEvents),
         1 => Just(EventStep::ReleaseCached),
     ];
-    run(&draws.each_for(4), 359, &(any::<bool>(), prop::collection::vec(step, 1..80)), |(is_newer, steps)| {
+    run(&draws.each_for(4), 359, (any::<bool>(), prop::collection::vec(step, 1..80)), |(is_newer, steps)| {
         let (mut says_so, mut silent) = (EventSide::new(*is_newer, true), EventSide::new(*is_newer, false));
         for (number, step) in steps.iter().enumerate() {
             says_so.step(step)?;
@@ -196,7 +197,7 @@ struct PageSide {
 pub(crate) fn page_runs(draws: &Draws) -> Outcome {
     let sizes =
         prop::sample::select(vec![1, MIB, 2 * MIB, 5 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 100 * MIB, 333 * MIB, 700 * MIB]);
-    let step = prop_oneof![
+    let step = one_of![
         10 => (sizes, 0..2_u64).prop_map(|(size, stream)| PageStep::Allocate(size, stream)),
         9 => any::<usize>().prop_map(PageStep::Free),
         2 => Just(PageStep::ReleaseCached),
@@ -206,7 +207,7 @@ pub(crate) fn page_runs(draws: &Draws) -> Outcome {
     let large = prop::sample::select(vec!["", ",large_segment_size_mb:12", ",large_segment_size_mb:64"]);
     let most = prop::sample::select(vec![2, 3, 7, u64::MAX]);
     let strategy = (any::<bool>(), large, most, prop::collection::vec(step, 1..40));
-    run(&draws.each_for(6), 357, &strategy, |(is_newer, large, most, steps)| {
+    run(&draws.each_for(6), 357, strategy, |(is_newer, large, most, steps)| {
         let mut sides = [side(*is_newer, large, *most)?, side(*is_newer, large, 1)?];
         for (number, step) in steps.iter().enumerate() {
             let answers = sides.each_mut().map(|side| side.act(step));

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use super::step::{CALLBACKS, DEFAULT_POOL, Order, POOLS, Setup, Spot, Step, TEXTS, profiles, texts};
 use crate::backend::{EventTiming, Places, STREAMS};
+use crate::drawn::one_of;
 
 /// Sizes at which a rule changes, and sizes that differ by one of those sizes.
 pub(crate) const THRESHOLDS: [u64; 14] =
@@ -24,7 +25,7 @@ pub(crate) fn sizes() -> impl Strategy<Value = u64> {
         .prop_map(|(size, offset)| size.saturating_add_signed(offset).max(1));
     let any =
         (0_u32..=25, any::<u64>()).prop_map(|(bits, low)| (1 << bits) + low % (1 << bits)).prop_map(|size: u64| size * 3 / 4 + 1);
-    prop_oneof![2 => at_thresholds, 3 => any]
+    one_of![2 => at_thresholds, 3 => any]
 }
 
 /// Returns the timing, with any seed in place of a given one.
@@ -60,7 +61,7 @@ pub(crate) fn setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
 }
 
 fn stream() -> impl Strategy<Value = usize> {
-    prop_oneof![4 => Just(0_usize), 1 => 0..STREAMS.len()]
+    one_of![4 => Just(0_usize), 1 => 0..STREAMS.len()]
 }
 
 /// Sizes that no device can serve.
@@ -76,8 +77,8 @@ fn round_sizes() -> impl Strategy<Value = u64> {
 
 fn order() -> impl Strategy<Value = Order> {
     let pool = || 0..POOLS.len();
-    prop_oneof![
-        4 => (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Order::Allocate(size, stream)),
+    one_of![
+        4 => (one_of![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Order::Allocate(size, stream)),
         3 => Just(Order::ReleaseCached),
         1 => pool().prop_map(Order::Create),
         1 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Order::Begin(pool, stream)),
@@ -91,17 +92,17 @@ fn order() -> impl Strategy<Value = Order> {
 /// Places in free blocks, most of them at a border.
 fn spot() -> impl Strategy<Value = Spot> {
     let steps = || prop::sample::select(vec![0, 0, 0, 512, -512, 256, 1024]);
-    prop_oneof![2 => steps().prop_map(Spot::Start), 3 => steps().prop_map(Spot::End), 2 => Just(Spot::Middle)]
+    one_of![2 => steps().prop_map(Spot::Start), 3 => steps().prop_map(Spot::End), 2 => Just(Spot::Middle)]
 }
 
 fn allocate_at() -> impl Strategy<Value = Step> {
-    (prop_oneof![sizes(), round_sizes()], stream(), any::<usize>(), spot())
+    (one_of![sizes(), round_sizes()], stream(), any::<usize>(), spot())
         .prop_map(|(size, stream, which, spot)| Step::AllocateAt(size, stream, which, spot))
 }
 
 fn graph_step() -> impl Strategy<Value = Step> {
     let stream = || 0..STREAMS.len();
-    prop_oneof![
+    one_of![
         2 => stream().prop_map(Step::BeginGraph),
         1 => stream().prop_map(Step::EndGraph),
         3 => stream().prop_map(Step::GraphWork),
@@ -110,7 +111,7 @@ fn graph_step() -> impl Strategy<Value = Step> {
 }
 
 fn memory_step() -> impl Strategy<Value = Step> {
-    prop_oneof![
+    one_of![
         3 => allocate_at(),
         15 => (round_sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
         50 => (sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
@@ -130,7 +131,7 @@ fn memory_step() -> impl Strategy<Value = Step> {
 
 fn other_step() -> impl Strategy<Value = Step> {
     let fractions = vec![0, 100, 333, 400, 501, 600, 750, 900, 999, 1000, 1000, 1000, 1001];
-    prop_oneof![
+    one_of![
         4 => (0..STREAMS.len(), 1..10_000_u64).prop_map(|(stream, time)| Step::Launch(stream, time)),
         2 => (1..20_000_u64).prop_map(Step::Pause),
         2 => (0..STREAMS.len()).prop_map(Step::Complete),
@@ -148,7 +149,7 @@ fn other_step() -> impl Strategy<Value = Step> {
 
 fn pool_step() -> impl Strategy<Value = Step> {
     let pool = || 0..POOLS.len();
-    prop_oneof![
+    one_of![
         2 => pool().prop_map(Step::CreatePool),
         6 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Step::BeginPool(pool, stream)),
         1 => pool().prop_map(Step::BeginChosen),
@@ -206,14 +207,14 @@ pub(crate) fn crowd() -> impl Strategy<Value = Vec<Step>> {
 
 /// Returns a program with this many steps. Half of the programs use no private pools.
 pub(crate) fn program(length: Range<usize>) -> impl Strategy<Value = Vec<Step>> {
-    let plain = prop_oneof![6 => memory_step(), 1 => other_step()];
-    let pooled = prop_oneof![12 => memory_step(), 2 => other_step(), 5 => pool_step()];
-    prop_oneof![prop::collection::vec(plain, length.clone()), prop::collection::vec(pooled, length)]
+    let plain = one_of![6 => memory_step(), 1 => other_step()];
+    let pooled = one_of![12 => memory_step(), 2 => other_step(), 5 => pool_step()];
+    one_of![prop::collection::vec(plain, length.clone()), prop::collection::vec(pooled, length)]
 }
 
 /// Returns a program with this many steps in a private pool that is often saved and restored.
 pub(crate) fn pool_program(length: Range<usize>) -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
+    let step = one_of![
         16 => memory_step(),
         1 => other_step(),
         3 => pool_step(),
@@ -226,9 +227,9 @@ pub(crate) fn pool_program(length: Range<usize>) -> impl Strategy<Value = Vec<St
 /// Returns what happens during captures: mostly a single step.
 fn capture_steps() -> impl Strategy<Value = Vec<Step>> {
     let which = || prop::sample::select(vec![0_usize, 1, 2, 3]);
-    let stream = || prop_oneof![3 => Just(0_usize), 2 => Just(1_usize), 1 => 0..STREAMS.len()];
+    let stream = || one_of![3 => Just(0_usize), 2 => Just(1_usize), 1 => 0..STREAMS.len()];
     let size = || prop::sample::select(vec![512, 1024, MIB, 3 * MIB, 12 * MIB]);
-    let step = prop_oneof![
+    let step = one_of![
         10 => (size(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
         2 => allocate_at(),
         8 => which().prop_map(Step::Free),
@@ -243,7 +244,7 @@ fn capture_steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     // The blocks that wait for the end of the capture become free, and later ones take their places.
     let pause = Just(vec![Step::Capturing(false), Step::ProcessEvents, Step::Capturing(true)]);
-    prop_oneof![20 => step.prop_map(|step| vec![step]), 1 => pause]
+    one_of![20 => step.prop_map(|step| vec![step]), 1 => pause]
 }
 
 /// Returns a program during captures of graphs, in which streams use the memory of others and wait for each other, with the
@@ -263,7 +264,7 @@ pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec
     );
     let one = prop::collection::vec(prop::collection::vec(capture_steps(), 1..80), 1);
     let several = prop::collection::vec(prop::collection::vec(capture_steps(), 1..30), 2..4);
-    (setup, prop_oneof![one, several]).prop_map(|((setup, is_pooled), captures)| {
+    (setup, one_of![one, several]).prop_map(|((setup, is_pooled), captures)| {
         let route = Step::BeginPool(0, (!is_pooled).then_some(0));
         let begin = [route, Step::Capturing(true), Step::BeginGraph(0), Step::GraphWork(0), Step::GraphWait(1, 0)];
         let end = [Step::EndGraph(0), Step::Capturing(false), Step::EndPool(0), Step::ProcessEvents];
@@ -278,14 +279,14 @@ pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec
 /// Returns a program with a few allocations in a private pool that is then saved, further allocations that other
 /// streams use, and finally restores.
 pub(crate) fn restores() -> impl Strategy<Value = Vec<Step>> {
-    let allocate = || (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
-    let used = prop_oneof![
+    let allocate = || (one_of![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
+    let used = one_of![
         3 => allocate(),
         4 => (any::<usize>(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
         2 => any::<usize>().prop_map(Step::Free),
         1 => Just(Step::Save(0)),
     ];
-    let end = prop_oneof![
+    let end = one_of![
         3 => any::<usize>().prop_map(Step::Restore),
         1 => Just(Step::ProcessEvents),
         1 => allocate(),
@@ -323,15 +324,15 @@ fn careful_step() -> impl Strategy<Value = Step> {
     let which = || any::<u8>().prop_map(usize::from);
     // Two of every three requests are for the same stream, so that they find free blocks and other streams also have
     // blocks that can be taken.
-    let stream = || prop_oneof![2 => Just(0_usize), 1 => 0..STREAMS.len()];
+    let stream = || one_of![2 => Just(0_usize), 1 => 0..STREAMS.len()];
     // Some sizes repeat, so that blocks are reused.
     let again = prop::sample::select(vec![512, 3 * MIB, 6 * MIB, 8 * MIB, 20 * MIB, 40 * MIB]);
     // Some rules apply from 128 or 512 MiB upwards.
     let huge = (150..350_u64).prop_map(|pages| 2 * MIB * pages);
-    let size = prop_oneof![16 => again, 23 => sizes(), 1 => huge];
+    let size = one_of![16 => again, 23 => sizes(), 1 => huge];
     let limits = [6, 25, 40, 58, 98, 117, 150, 180, 225, 270, 410, 768, 1228, 2304].map(|mib: u64| Some(mib * MIB));
     let limits = limits.into_iter().chain([None; 6]).collect::<Vec<_>>();
-    prop_oneof![
+    one_of![
         30 => (size, stream()).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
         2 => allocate_at(),
         20 => which().prop_map(Step::Free),
@@ -356,10 +357,10 @@ fn careful_step() -> impl Strategy<Value = Step> {
 
 fn careful_pool_step() -> impl Strategy<Value = Step> {
     // Most steps use the same pool, so that they interact.
-    let pool = || prop_oneof![2 => Just(0), 1 => 0..POOLS.len()];
-    prop_oneof![
+    let pool = || one_of![2 => Just(0), 1 => 0..POOLS.len()];
+    one_of![
         2 => pool().prop_map(Step::CreatePool),
-        6 => (pool(), prop_oneof![2 => Just(None), 3 => (0..STREAMS.len()).prop_map(Some)])
+        6 => (pool(), one_of![2 => Just(None), 3 => (0..STREAMS.len()).prop_map(Some)])
             .prop_map(|(pool, stream)| Step::BeginPool(pool, stream)),
         // Most of the time nothing is routed, because nothing waits during a routing.
         8 => pool().prop_map(Step::EndPool),
@@ -376,16 +377,16 @@ fn careful_pool_step() -> impl Strategy<Value = Step> {
 /// Returns careful programs of at most this many steps. Half of them have private pools; nothing waits while requests are
 /// routed, so those programs exercise the other rules less.
 pub(crate) fn careful(timing: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
-    let with_pools = prop_oneof![5 => careful_step(), 1 => careful_pool_step()];
-    let steps = prop_oneof![prop::collection::vec(careful_step(), 1..longest), prop::collection::vec(with_pools, 1..longest)];
+    let with_pools = one_of![5 => careful_step(), 1 => careful_pool_step()];
+    let steps = one_of![prop::collection::vec(careful_step(), 1..longest), prop::collection::vec(with_pools, 1..longest)];
     (careful_setup(timing), steps)
 }
 
 /// Returns careful programs in which expandable segments are unmapped and mapped again beside live allocations.
 pub(crate) fn remapping() -> impl Strategy<Value = (Setup, Vec<Step>)> {
-    let size = prop_oneof![2 => 4..MIB, 4 => MIB..8 * MIB, 2 => 8 * MIB..24 * MIB];
-    let step = prop_oneof![
-        5 => (size, prop_oneof![3 => Just(0_usize), 1 => Just(1)]).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+    let size = one_of![2 => 4..MIB, 4 => MIB..8 * MIB, 2 => 8 * MIB..24 * MIB];
+    let step = one_of![
+        5 => (size, one_of![3 => Just(0_usize), 1 => Just(1)]).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
         4 => (0..64_usize).prop_map(Step::Free),
         1 => Just(Step::ReleaseCached),
     ];
@@ -397,9 +398,9 @@ pub(crate) fn remapping() -> impl Strategy<Value = (Setup, Vec<Step>)> {
 pub(crate) fn sharing(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     // Some sizes repeat, so that blocks are reused.
     let again = prop::sample::select(vec![512, MIB, 4 * MIB, 12 * MIB]);
-    let size = prop_oneof![3 => again, 2 => 4..MIB, 2 => MIB..12 * MIB, 1 => 12 * MIB..24 * MIB];
+    let size = one_of![3 => again, 2 => 4..MIB, 2 => MIB..12 * MIB, 1 => 12 * MIB..24 * MIB];
     let (which, stream) = (0..64_usize, 0..STREAMS.len());
-    let step = prop_oneof![
+    let step = one_of![
         6 => (size, stream.clone()).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
         5 => which.clone().prop_map(Step::Free),
         4 => which.clone().prop_map(Step::Replace),

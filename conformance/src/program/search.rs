@@ -7,17 +7,16 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use proptest::test_runner::TestError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::step::{Setup, Step};
 use crate::backend::{AnyBackend, EventTiming, Unable};
+use crate::drawn;
 use crate::law::Broken;
 use crate::suite::{Effort, Evidence, PROGRAM, Requirement, Trouble, Verdict};
 
-/// The maximum number of shrinking steps for a failing program; more would take minutes on a real device.
-const SHRINKS: u32 = 4000;
 /// The budget for shrinking a failing program's values, as a number of performed steps.
 const SHRINK_STEPS: usize = 20_000;
 
@@ -48,7 +47,7 @@ impl From<Stopped> for Trouble {
 }
 
 /// A drawn case, most of which is a list of steps.
-pub(crate) trait Case: Clone + Debug + Serialize + DeserializeOwned {
+pub(crate) trait Case: Clone + Debug + Serialize + DeserializeOwned + 'static {
     /// A step that can be removed.
     type Step: Clone;
 
@@ -64,7 +63,7 @@ impl Case for (Setup, Vec<Step>) {
     }
 }
 
-impl<T: Clone + Debug + Serialize + DeserializeOwned> Case for (Setup, Vec<Step>, T) {
+impl<T: Clone + Debug + Serialize + DeserializeOwned + 'static> Case for (Setup, Vec<Step>, T) {
     type Step = Step;
 
     fn steps(&mut self) -> &mut Vec<Step> {
@@ -72,22 +71,13 @@ impl<T: Clone + Debug + Serialize + DeserializeOwned> Case for (Setup, Vec<Step>
     }
 }
 
-/// Returns a runner whose draws depend only on the seed and the salt.
-pub(crate) fn runner(effort: &Effort, salt: impl Into<u64>) -> TestRunner {
-    let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&effort.seed.to_le_bytes());
-    seed[8..16].copy_from_slice(&salt.into().to_le_bytes());
-    let config = Config { cases: effort.cases, failure_persistence: None, max_shrink_iters: SHRINKS, ..Config::default() };
-    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
-}
-
 /// Runs drawn cases, each of which returns its number of steps, until one breaks a law; if `effort` names a case, runs only
 /// that one. The smallest case found that breaks the law is reported with its script.
-pub(crate) fn run_cases<S: Strategy<Value: Case>>(
+pub(crate) fn run_cases<C: Case>(
     effort: &Effort,
     salt: u64,
-    strategy: &S,
-    one: impl Fn(&S::Value) -> Result<u64, Stopped>,
+    strategy: impl Strategy<Value = C> + 'static,
+    one: impl Fn(&C) -> Result<u64, Stopped>,
 ) -> Verdict {
     match search(effort, salt, strategy, &one) {
         Ok(operations) => {
@@ -118,23 +108,23 @@ pub(crate) enum Failure<C> {
 }
 
 /// Runs random cases until one breaks a law, then shrinks it. Returns the number of steps performed if no law is broken.
-pub(crate) fn search<S: Strategy<Value: Case>>(
+pub(crate) fn search<C: Case>(
     effort: &Effort,
     salt: u64,
-    strategy: &S,
-    one: &impl Fn(&S::Value) -> Result<u64, Stopped>,
-) -> Result<u64, Failure<S::Value>> {
+    strategy: impl Strategy<Value = C> + 'static,
+    one: &dyn Fn(&C) -> Result<u64, Stopped>,
+) -> Result<u64, Failure<C>> {
     let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
     let spent = Cell::new(0);
-    let test = |mut case: S::Value| {
+    let test = |case: &C| {
         if broken.borrow().is_some() {
-            spent.set(spent.get() + case.steps().len());
+            spent.set(spent.get() + case.clone().steps().len());
         }
         // Cases beyond the budget count as passing, so that the smallest failing one so far is kept.
         if spent.get() > SHRINK_STEPS {
             return Ok(());
         }
-        match one(&case) {
+        match one(case) {
             Ok(done) => {
                 operations.set(operations.get() + done);
                 Ok(())
@@ -146,15 +136,15 @@ pub(crate) fn search<S: Strategy<Value: Case>>(
             Err(Stopped::Broken(found, script)) => {
                 let message = found.to_string();
                 broken.replace(Some((found, script)));
-                Err(TestCaseError::fail(message))
+                Err(message)
             }
         }
     };
     let outcome = match effort.program {
-        None => runner(effort, salt).run(strategy, test),
-        Some(text) => match serde_json::from_str::<S::Value>(text) {
+        None => drawn::run(drawn::runner(effort.cases, effort.seed, salt), strategy, &test),
+        Some(text) => match serde_json::from_str::<C>(text) {
             Err(error) => return Err(Failure::Other(format!("not a program: {error}"))),
-            Ok(case) => test(case.clone()).map_err(|error| TestError::Fail(error.to_string().into(), case)),
+            Ok(case) => test(&case).map_err(|error| TestError::Fail(error.into(), case)),
         },
     };
     if let Some(reason) = unable.take() {
@@ -165,7 +155,7 @@ pub(crate) fn search<S: Strategy<Value: Case>>(
         (Err(TestError::Fail(_, mut case)), Some((found, script))) => {
             let steps = std::mem::take(case.steps());
             // If a different law broke, it would be a different failure.
-            let fails = |steps: &[<S::Value as Case>::Step]| {
+            let fails = |steps: &[C::Step]| {
                 let mut shorter = case.clone();
                 *shorter.steps() = steps.to_vec();
                 matches!(one(&shorter), Err(Stopped::Broken(again, _)) if again.law == found.law)

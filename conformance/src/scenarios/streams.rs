@@ -8,7 +8,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{AnyBackend, AnyDevice, AnyEvent, Race, RaceSide, TestDevice, Touch, first_other_word};
-use crate::program::search::runner;
+use crate::drawn::one_of;
+use crate::drawn::runner;
 use crate::scenarios::story::{Finding, Row, Story, claim, scenario};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -273,9 +274,9 @@ fn random_programs(backend: &AnyBackend) -> Vec<Entry> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let size = prop_oneof![4..=4096_u64, 1_u64 << 19..=3 << 20, 10_u64 << 20..=30 << 20].prop_map(|size| size / 4 * 4);
+    let size = one_of![4..=4096_u64, 1_u64 << 19..=3 << 20, 10_u64 << 20..=30 << 20].prop_map(|size| size / 4 * 4);
     let which = 0..1_000_usize;
-    prop_oneof![
+    one_of![
         6 => (size, which.clone()).prop_map(|(size, stream)| Step::Alloc(size, stream)),
         4 => which.clone().prop_map(Step::Free),
         4 => which.clone().prop_map(Step::Write),
@@ -394,7 +395,7 @@ fn one_stream(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let operations = std::cell::Cell::new(0_u64);
     let most = if backend.is_simulated() { effort.cases } else { MOST_ON_A_REAL_DEVICE };
     let effort = Effort { cases: effort.cases.min(most), ..*effort };
-    let outcome = runner(&effort, SALT).run(&steps(), |steps| {
+    let outcome = runner(effort.cases, effort.seed, SALT).run(&steps(), |steps| {
         let run = || -> Result<u64, Trouble> {
             let mut program = Program::new(backend, 1)?;
             steps.iter().try_for_each(|step| program.step(step))?;
@@ -419,7 +420,7 @@ fn one_stream(backend: &AnyBackend, effort: &Effort) -> Verdict {
 }
 
 fn two_streams(backend: &AnyBackend, effort: &Effort) -> Verdict {
-    let mut runner = runner(effort, SALT + 1);
+    let mut runner = runner(effort.cases, effort.seed, SALT + 1);
     let cases = effort.cases.max(LEAST_OF_TWO_STREAMS);
     let (mut racing, mut operations) = (0, 0);
     for _ in 0..cases {

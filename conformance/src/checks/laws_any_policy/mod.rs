@@ -408,7 +408,7 @@ mod tests {
             _ => None,
         };
         let case = |(setup, steps): &(Setup, Vec<Step>)| one(setup, steps).map(|()| steps.len() as u64);
-        let found = search(&Effort::new(200, seed), 0x901c, &careful(EventTiming::Seeded(0), 100), &case);
+        let found = search(&Effort::new(200, seed), 0x901c, careful(EventTiming::Seeded(0), 100), &case);
         let Err(Failure::Case { case: (setup, steps), .. }) = found else {
             panic!("{}, seed {seed}: nothing found", subject.name)
         };

@@ -18,9 +18,10 @@ use proptest::strategy::{Strategy, ValueTree};
 use super::programs::that_fail;
 use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, TestDevice, WitnessedDevice};
 use crate::checks::campaign::{self, Subject, run, trouble, untold};
+use crate::drawn::runner;
 use crate::law::{Broken, Law, ensure};
 use crate::program::draw::careful;
-use crate::program::search::{may_expand, runner};
+use crate::program::search::may_expand;
 use crate::program::step::{Setup, Step};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -95,7 +96,7 @@ pub(super) fn entries() -> Vec<Entry> {
 
 /// Returns random programs, one more for every five hundred cases.
 fn random(effort: &Effort) -> Vec<(Setup, Vec<Step>, bool)> {
-    let mut runner = runner(effort, 77_u64);
+    let mut runner = runner(effort.cases, effort.seed, 77);
     let strategy = careful(EventTiming::Lazy, 60);
     let drawn = (0..2 + effort.cases / 500).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
     drawn.map(|(setup, steps)| (setup, steps, true)).collect()

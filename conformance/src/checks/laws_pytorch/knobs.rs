@@ -8,9 +8,10 @@ use proptest::strategy::{Strategy, ValueTree};
 
 use crate::backend::{AnyBackend, EventTiming};
 use crate::checks::campaign::Subject;
+use crate::drawn::runner;
 use crate::law::{Broken, Law, ensure};
 use crate::program::draw::{careful, sizes};
-use crate::program::search::{Stopped, may_expand, run_cases, runner};
+use crate::program::search::{Stopped, may_expand, run_cases};
 use crate::program::step::{Setup, Step, texts};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
@@ -43,7 +44,7 @@ fn check_cases(
         let is_plain = may_expand || !setup.text(setup.settings).contains("expandable_segments:True");
         (Setup { settings: if is_plain { setup.settings } else { 0 }, ..setup }, steps)
     });
-    run_cases(&cases, salt, &strategy, |(setup, steps)| check(setup, steps).map(|()| steps.len() as u64))
+    run_cases(&cases, salt, strategy, |(setup, steps)| check(setup, steps).map(|()| steps.len() as u64))
 }
 
 /// Runs a program under a limit, up to the first sign of memory pressure. Returns the step that the run reached, the trace and
@@ -112,7 +113,7 @@ fn collection(backend: &AnyBackend, effort: &Effort) -> Verdict {
 /// Checks that the block for a request, on an empty heap, is at least as large as the request and as the block for any smaller
 /// request.
 fn rounding(backend: &AnyBackend, effort: &Effort) -> Verdict {
-    let mut runner = runner(effort, 5_u64);
+    let mut runner = runner(effort.cases, effort.seed, 5);
     let drawn = proptest::collection::vec(sizes(), 40).new_tree(&mut runner);
     let mut sizes = drawn.map_err(|reason| Trouble::fail(reason.to_string()))?.current();
     sizes.sort_unstable();

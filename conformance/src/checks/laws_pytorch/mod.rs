@@ -144,6 +144,7 @@ mod scripts {
 
     use crate::backend::{AnyBackend, EventTiming};
     use crate::checks::campaign::Subject;
+    use crate::drawn::one_of;
     use crate::program::draw::{careful, program, setup};
     use crate::program::step::{Setup, Step};
 
@@ -211,7 +212,7 @@ mod scripts {
     fn a_script_of_requests_leads_to_the_same_decisions() {
         let mut runner = TestRunner::deterministic();
         let sizes = prop::sample::select(vec![700, MIB, 3 * MIB, 12 * MIB, 30 * MIB]);
-        let step = prop_oneof![
+        let step = one_of![
             6 => (sizes, 0..4_usize).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
             4 => any::<usize>().prop_map(Step::Free),
             1 => (any::<usize>(), 0..4_usize).prop_map(|(which, stream)| Step::Record(which, stream)),

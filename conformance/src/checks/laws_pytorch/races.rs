@@ -45,7 +45,7 @@ fn no_race(backend: &AnyBackend, effort: &Effort, has_one_stream: bool, timing: 
     let salt = 0x4ace_u64 + u64::from(!has_one_stream);
     // These programs are long.
     let effort = Effort { cases: effort.cases.div_ceil(2), ..*effort };
-    run_cases(&effort, salt, &sharing(timing, may_expand(backend)), |(setup, steps)| {
+    run_cases(&effort, salt, sharing(timing, may_expand(backend)), |(setup, steps)| {
         let steps = if has_one_stream { on_one_stream(steps) } else { steps.clone() };
         Subject::pytorch().whole_run(backend, setup, &steps).map(|_| steps.len() as u64)
     })
@@ -58,7 +58,7 @@ fn untold(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let subject = Subject::pytorch().with_contents(Contents::Unchecked);
     let mut operations = 0;
     for (_, timing) in timings(backend) {
-        let verdict = run_cases(&share, 0x4acf_u64, &sharing(timing, may_expand(backend)), |(setup, steps)| {
+        let verdict = run_cases(&share, 0x4acf_u64, sharing(timing, may_expand(backend)), |(setup, steps)| {
             let player = subject.play(backend, setup, steps)?;
             let races = player.caller.device.steer().insight().map_or(0, |device| device.races().len());
             player.finish()?;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, Needs, TestDevice};
 use crate::checks::campaign::Subject;
+use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
 use crate::program::contents::Contents;
 use crate::program::draw::remapping;
@@ -22,13 +23,13 @@ use crate::suite::{Effort, Entry, Group, Requirement};
 pub(super) fn entries() -> Vec<Entry> {
     let says = "memory keeps every byte when it is unmapped, mapped elsewhere or mapped at two addresses";
     let driver = Entry::new(Group::Law, "contents/remapped-by-hand", says, |backend: &AnyBackend, effort: &Effort| {
-        run_cases(&fewer(effort), 0x3e3a, &plans(), |plan| run_plan(backend, plan))
+        run_cases(&fewer(effort), 0x3e3a, plans(), |plan| run_plan(backend, plan))
     });
     let says = "live allocations keep every byte while neighbouring pages are unmapped and mapped again";
     let allocator =
         Entry::new(Group::Law, "contents/remapped-by-the-allocator", says, |backend: &AnyBackend, effort: &Effort| {
             let subject = Subject::pytorch().with_contents(Contents::Stretches(HELD_STRETCH));
-            run_cases(&fewer(effort), 0x3e3b, &remapping(), |(setup, steps)| {
+            run_cases(&fewer(effort), 0x3e3b, remapping(), |(setup, steps)| {
                 subject.whole_run(backend, setup, steps).map(|_| steps.len() as u64)
             })
         });
@@ -129,14 +130,14 @@ impl Case for Plan {
 /// Returns random plans.
 fn plans() -> impl Strategy<Value = Plan> {
     let (which, place) = (0..8_usize, 0..2 * PAGES);
-    let step = prop_oneof![
+    let step = one_of![
         5 => (which.clone(), place.clone()).prop_map(|(which, place)| Move::Remap(which, place)),
         3 => (which.clone(), place).prop_map(|(which, place)| Move::Alias(which, place)),
         1 => Just(Move::Reverse),
         2 => which.clone().prop_map(Move::Rewrite),
         1 => which.prop_map(Move::Release),
     ];
-    let pages = prop::collection::vec(prop_oneof![3 => Just(1), 2 => 2..6_u64], 1..7);
+    let pages = prop::collection::vec(one_of![3 => Just(1), 2 => 2..6_u64], 1..7);
     (pages, prop::collection::vec(step, 1..16)).prop_map(|(pages, moves)| Plan { pages, moves })
 }
 

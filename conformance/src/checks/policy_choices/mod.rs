@@ -53,7 +53,7 @@ fn lending(share: Share) -> Entry {
     let compaction = named("compaction").expect("a policy of the catalogue");
     let subject = Subject::of(&compaction);
     Entry::new(Group::Law, format!("policy/{}/lending", subject.name), says, move |backend, effort| {
-        run_cases(&share.of(effort), programs::SALT + 1, &programs::lending(), |(setup, steps)| {
+        run_cases(&share.of(effort), programs::SALT + 1, programs::lending(), |(setup, steps)| {
             subject.whole_run(backend, setup, steps).map(|_| steps.len() as u64)
         })
     })
@@ -61,7 +61,7 @@ fn lending(share: Share) -> Entry {
 
 fn check(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     let effort = Effort { cases: effort.cases * programs::TIMES, ..*effort };
-    run_cases(&effort, programs::SALT, &programs::deciding(LONGEST), |(setup, steps)| {
+    run_cases(&effort, programs::SALT, programs::deciding(LONGEST), |(setup, steps)| {
         programs::play(subject, backend, setup, steps)
     })
 }

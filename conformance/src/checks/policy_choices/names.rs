@@ -270,7 +270,7 @@ fn any_name() -> impl Strategy<Value = Name> {
 fn check_drawn(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let case = (any_name(), deciding(60)).prop_map(|(name, (setup, steps))| (setup, steps, name));
     let effort = Effort { cases: effort.cases * TIMES, ..*effort };
-    run_cases(&effort, SALT + 2, &case, |(setup, steps, (text, name))| {
+    run_cases(&effort, SALT + 2, case, |(setup, steps, (text, name))| {
         let broken = |broken: Broken| Stopped::Broken(broken, String::new());
         let found = named(text).map_err(|error| broken(Broken::new(Law::Choices, format!("{text:?}: {error}"))))?;
         holds(found.name == *name, || format!("{text:?} leads to {:?} instead of {name:?}", found.name)).map_err(broken)?;

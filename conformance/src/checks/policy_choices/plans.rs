@@ -29,7 +29,7 @@ pub(super) fn entry(share: Share) -> Entry {
         let subject = Subject::new("stalloc/plans", move |seed| Stalloc::with_plan(Arc::new(tested.of(seed))))
             .beside(move |setup| Some(Box::new(reference::Stalloc::new(second.of(setup.policy_seed)))));
         let effort = Effort { cases: effort.cases * TIMES, ..effort };
-        let verdict: Verdict = run_cases(&effort, 0xc402, &programs(), |(setup, steps)| {
+        let verdict: Verdict = run_cases(&effort, 0xc402, programs(), |(setup, steps)| {
             check_bytes(&first_step(setup.policy_seed)).map_err(|broken| Stopped::Broken(broken, String::new()))?;
             if !setup.is_finished {
                 return play(&subject, backend, setup, steps);

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use crate::backend::{AnyBackend, EventTiming, Places, STREAMS};
 use crate::checks::campaign::Subject;
+use crate::drawn::one_of;
 use crate::program::search::Stopped;
 use crate::program::step::{CALLBACKS, Order, POOLS, Setup, Step};
 
@@ -83,7 +84,7 @@ fn offset() -> impl Strategy<Value = i64> {
 }
 
 fn amount(units: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Amount> {
-    prop_oneof![
+    one_of![
         5 => (units, offset()).prop_map(|(units, offset)| Amount::Units(units, offset)),
         1 => (prop::sample::select(THRESHOLDS.to_vec()), offset()).prop_map(|(bytes, offset)| Amount::Fixed(bytes, offset)),
     ]
@@ -91,9 +92,9 @@ fn amount(units: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Amount>
 
 fn sketch() -> impl Strategy<Value = Sketch> {
     let which = || any::<u8>().prop_map(usize::from);
-    let stream = || prop_oneof![2 => Just(0_usize), 1 => 0..STREAMS.len()];
-    let size = || prop_oneof![4 => amount(1..=6), 1 => amount(1..=24)];
-    prop_oneof![
+    let stream = || one_of![2 => Just(0_usize), 1 => 0..STREAMS.len()];
+    let size = || one_of![4 => amount(1..=6), 1 => amount(1..=24)];
+    one_of![
         40 => (size(), stream()).prop_map(|(amount, stream)| Sketch::Allocate(amount, stream)),
         1 => (0..4096_u64, stream()).prop_map(|(less, stream)| Sketch::Step(Step::AllocateRaw(u64::MAX - less, stream))),
         30 => which().prop_map(|which| Sketch::Step(Step::Free(which))),
@@ -114,8 +115,8 @@ fn sketch() -> impl Strategy<Value = Sketch> {
 
 /// Returns an action for a callback during a request. For example, it ends a routing, so the rest of the request may wait.
 fn order() -> impl Strategy<Value = Order> {
-    let pool = || prop_oneof![2 => Just(0), 1 => 0..POOLS.len()];
-    prop_oneof![
+    let pool = || one_of![2 => Just(0), 1 => 0..POOLS.len()];
+    one_of![
         6 => pool().prop_map(Order::End),
         2 => pool().prop_map(Order::Release),
         1 => pool().prop_map(Order::Create),
@@ -125,8 +126,8 @@ fn order() -> impl Strategy<Value = Order> {
 }
 
 fn pool_sketch() -> impl Strategy<Value = Sketch> {
-    let pool = || prop_oneof![2 => Just(0), 1 => 0..POOLS.len()];
-    let step = prop_oneof![
+    let pool = || one_of![2 => Just(0), 1 => 0..POOLS.len()];
+    let step = one_of![
         2 => pool().prop_map(Step::CreatePool),
         6 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Step::BeginPool(pool, stream)),
         7 => pool().prop_map(Step::EndPool),
@@ -143,7 +144,7 @@ fn pool_sketch() -> impl Strategy<Value = Sketch> {
 
 /// Returns any event timing.
 pub(super) fn timing() -> impl Strategy<Value = EventTiming> {
-    prop_oneof![
+    one_of![
         Just(EventTiming::Clock),
         Just(EventTiming::Eager),
         Just(EventTiming::Lazy),
@@ -203,8 +204,8 @@ pub(super) fn lending() -> impl Strategy<Value = (Setup, Vec<Step>)> {
         (pages, less, 0..2_usize).prop_map(|(pages, less, stream)| Step::Allocate(pages * 2 * MIB - less, stream))
     };
     let free = || any::<u8>().prop_map(|which| Step::Free(usize::from(which)));
-    let outside = prop::collection::vec(prop_oneof![3 => allocate(), 2 => free()], 1..9);
-    let inside = prop::collection::vec(prop_oneof![4 => allocate(), 1 => free()], 1..9);
+    let outside = prop::collection::vec(one_of![3 => allocate(), 2 => free()], 1..9);
+    let inside = prop::collection::vec(one_of![4 => allocate(), 1 => free()], 1..9);
     let section = (outside, 0..2_usize, prop::option::of(0..2_usize), inside).prop_map(|(outside, pool, stream, inside)| {
         let begin = [Step::CompleteAll, Step::BeginPool(pool, stream)];
         outside.into_iter().chain(begin).chain(inside).chain([Step::EndPool(pool)]).collect::<Vec<_>>()
@@ -217,12 +218,12 @@ pub(super) fn lending() -> impl Strategy<Value = (Setup, Vec<Step>)> {
 
 /// Returns programs, nearly all of which have at most this many steps. Half of them have private pools.
 pub(super) fn deciding(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
-    prop_oneof![60 => on_a_grid(longest), 8 => multiples(), 1 => many_sizes()]
+    one_of![60 => on_a_grid(longest), 8 => multiples(), 1 => many_sizes()]
 }
 
 fn on_a_grid(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
-    let with_pools = prop_oneof![6 => sketch(), 1 => pool_sketch()];
-    let steps = prop_oneof![prop::collection::vec(sketch(), 1..longest), prop::collection::vec(with_pools, 1..longest)];
+    let with_pools = one_of![6 => sketch(), 1 => pool_sketch()];
+    let steps = one_of![prop::collection::vec(sketch(), 1..longest), prop::collection::vec(with_pools, 1..longest)];
     (setup(), steps).prop_map(|((setup, grid), sketches)| (setup, sketches.into_iter().map(|sketch| sketch.step(grid)).collect()))
 }
 

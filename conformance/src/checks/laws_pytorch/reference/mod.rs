@@ -98,19 +98,19 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
 
 fn check(backend: &AnyBackend, effort: &Effort, timing: EventTiming, salt: u64) -> Verdict {
     let strategy = (setup(timing), program(1..LONGEST));
-    run_cases(effort, salt, &strategy, |(setup, steps)| play(backend, setup, steps, None))
+    run_cases(effort, salt, strategy, |(setup, steps)| play(backend, setup, steps, None))
 }
 
 fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Eager } else { EventTiming::Clock };
     let effort = Effort { cases: effort.cases / CASES_PER_CROWD + 1, ..*effort };
-    run_cases(&effort, SALT + 20, &(setup(timing), crowd()), |(setup, steps)| play(backend, setup, steps, None))
+    run_cases(&effort, SALT + 20, (setup(timing), crowd()), |(setup, steps)| play(backend, setup, steps, None))
 }
 
 /// On a real device no graph is captured, and the programs run without.
 fn check_captures(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(3) } else { EventTiming::Clock };
-    run_cases(effort, SALT + 23, &captures(timing), |(setup, steps)| play(backend, setup, steps, None))
+    run_cases(effort, SALT + 23, captures(timing), |(setup, steps)| play(backend, setup, steps, None))
 }
 
 /// One program saves a pool, and a second allocator that begins in the same way restores the
@@ -124,7 +124,7 @@ fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
     let other = prop::option::of((setup(timing), any::<bool>()));
     let strategy = (setup(timing), pool_program(1..50), (other, pool_program(4..50), 0..50_usize));
-    run_cases(&effort, SALT + 21, &strategy, |(first, rest, (other, before, cut))| {
+    run_cases(&effort, SALT + 21, strategy, |(first, rest, (other, before, cut))| {
         let second = match other {
             // The second program has the same release and addresses, but different sizes.
             Some((other, true)) => Setup { capacity: other.capacity, settings: other.settings, ..*first },
@@ -172,7 +172,7 @@ fn check_failing(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(0) } else { EventTiming::Clock };
     let failing = (1..=12_u64, prop::sample::select(vec![1, 1, 2, 3]), prop::sample::select(vec![OUT_OF_MEMORY, 700, 1]));
     let strategy = (setup(timing), program(1..LONGEST), failing);
-    run_cases(effort, SALT, &strategy, |(setup, steps, failing)| play(backend, setup, steps, Some(*failing)))
+    run_cases(effort, SALT, strategy, |(setup, steps, failing)| play(backend, setup, steps, Some(*failing)))
 }
 
 /// Returns programs with a request to a pool in which callbacks end the routing, release the pool, empty caches and
@@ -215,7 +215,7 @@ fn check_restores(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(2) } else { EventTiming::Clock };
     let failing = prop::option::of((1..=9_u64, prop::sample::select(vec![1, 1, 2]), Just(700)));
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
-    run_cases(&effort, SALT + 22, &(setup(timing), restores(), failing), |(setup, steps, failing)| {
+    run_cases(&effort, SALT + 22, (setup(timing), restores(), failing), |(setup, steps, failing)| {
         play(backend, setup, steps, *failing)
     })
 }

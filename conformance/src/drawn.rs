@@ -1,0 +1,135 @@
+//! Draws cases from a seed, runs them until one fails, and shrinks that one.
+//!
+//! Strategies have large types. Here they are boxed, and cases are erased, so that proptest's machinery is compiled once
+//! instead of once for each law.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::rc::Rc;
+
+use proptest::prelude::Rng;
+use proptest::strategy::{BoxedStrategy, NewTree, Strategy, ValueTree};
+use proptest::test_runner::{Config, Reason, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+/// The maximum number of shrinking steps for a failing case; more would take minutes on a real device.
+const SHRINKS: u32 = 4000;
+
+/// Returns a runner whose draws depend only on the seed and the salt.
+pub(crate) fn runner(cases: u32, seed: u64, salt: u64) -> TestRunner {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[8..16].copy_from_slice(&salt.to_le_bytes());
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: SHRINKS, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
+
+/// Runs drawn cases until one fails.
+///
+/// # Errors
+/// The smallest failing case that was found, or the reason why no cases could be drawn.
+pub(crate) fn run<C: Debug + Clone + 'static>(
+    runner: TestRunner,
+    strategy: impl Strategy<Value = C> + 'static,
+    test: &dyn Fn(&C) -> Result<(), String>,
+) -> Result<(), TestError<C>> {
+    let cases = strategy.prop_map(|case| Rc::new(case) as Rc<dyn Case>).boxed();
+    let test = |case: &dyn Any| case.downcast_ref().map_or(Ok(()), test);
+    run_any(runner, &cases, &test).map_err(|error| match error {
+        TestError::Abort(reason) => TestError::Abort(reason),
+        TestError::Fail(reason, case) => match (case as Rc<dyn Any>).downcast() {
+            Ok(case) => TestError::Fail(reason, Rc::unwrap_or_clone(case)),
+            Err(_) => TestError::Abort(reason),
+        },
+    })
+}
+
+/// A case of any type.
+trait Case: Any + Debug {}
+
+impl<C: Any + Debug> Case for C {}
+
+fn run_any(
+    mut runner: TestRunner,
+    cases: &BoxedStrategy<Rc<dyn Case>>,
+    test: &dyn Fn(&dyn Any) -> Result<(), String>,
+) -> Result<(), TestError<Rc<dyn Case>>> {
+    runner.run(cases, |case| test(&*case as &dyn Any).map_err(|reason| TestCaseError::Fail(Reason::from(reason))))
+}
+
+/// Draws from one of several strategies, each of which has a weight ([`one_of!`]).
+///
+/// Unlike proptest's unions, it shrinks only within the chosen strategy, and prepares nothing for the others, so drawing takes
+/// much less time.
+#[derive(Clone, Debug)]
+pub(crate) struct OneOf<T: Debug> {
+    weighted: Vec<(u32, BoxedStrategy<T>)>,
+}
+
+impl<T: Debug> OneOf<T> {
+    /// Draws from these; at least one needs a weight above 0.
+    pub(crate) fn new(weighted: Vec<(u32, BoxedStrategy<T>)>) -> OneOf<T> {
+        OneOf { weighted }
+    }
+}
+
+impl<T: Debug> Strategy for OneOf<T> {
+    type Tree = Box<dyn ValueTree<Value = T>>;
+    type Value = T;
+
+    fn new_tree(&self, runner: &mut TestRunner) -> NewTree<Self> {
+        let total: u32 = self.weighted.iter().map(|(weight, _)| weight).sum();
+        let mut left = runner.rng().next_u32() % total.max(1);
+        for (weight, strategy) in &self.weighted {
+            if left < *weight {
+                return strategy.new_tree(runner);
+            }
+            left -= weight;
+        }
+        Err(Reason::from("nothing to draw from"))
+    }
+}
+
+/// A strategy that draws from one of several, with or without weights, as in `one_of![3 => any::<u8>(), 1 => Just(0)]`.
+macro_rules! one_of {
+    ($($weight:literal => $strategy:expr),+ $(,)?) => {
+        $crate::drawn::OneOf::new(vec![$(($weight, proptest::strategy::Strategy::boxed($strategy))),+])
+    };
+    ($($strategy:expr),+ $(,)?) => { $crate::drawn::one_of![$(1 => $strategy),+] };
+}
+pub(crate) use one_of;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_strategy_is_drawn_as_often_as_its_weight_says() {
+        let strategy = one_of![3 => Just(0_usize), 1 => 1..3_usize, 0 => Just(9)];
+        let mut runner = runner(1, 7, 0);
+        let mut counts = [0; 10];
+        for _ in 0..4000 {
+            counts[strategy.new_tree(&mut runner).expect("a case").current()] += 1;
+        }
+        assert!((2900..3100).contains(&counts[0]) && counts[1] > 400 && counts[2] > 400, "{counts:?}");
+        assert_eq!(counts[9], 0);
+    }
+
+    #[test]
+    fn the_smallest_failing_case_is_returned_and_the_same_seed_draws_the_same_cases() {
+        let cases = || one_of![(0..1000_u64, 5..9_u64), (Just(3), 0..7_u64)];
+        let seen = std::cell::RefCell::new(Vec::new());
+        let test = |case: &(u64, u64)| {
+            seen.borrow_mut().push(*case);
+            if case.0 >= 100 { Err(format!("{} is too large", case.0)) } else { Ok(()) }
+        };
+        let Err(TestError::Fail(reason, case)) = run(runner(500, 1, 2), cases(), &test) else { panic!("no case failed") };
+        assert_eq!((case, reason.message()), ((100, 5), "100 is too large"));
+        let first = seen.take();
+        assert!(run(runner(500, 1, 2), cases(), &test).is_err());
+        assert_eq!(seen.take(), first);
+        assert!(run(runner(500, 1, 3), cases(), &test).is_err());
+        assert_ne!(seen.take(), first);
+    }
+}
