@@ -4,7 +4,7 @@
 //! finished its last one. A file waits while those being read probably need more than a fixed amount of memory together, but one is always
 //! read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -254,44 +254,61 @@ pub fn each<T: Send>(
     work: impl Fn(&Path) -> Result<T> + Sync,
     mut done: impl FnMut(usize, Result<T>) -> Result<()>,
 ) -> Result<()> {
+    let results: Vec<Mutex<Option<Result<T>>>> = inputs.all.iter().map(|_| Mutex::default()).collect();
+    let slot = |place: usize| results[place].lock().unwrap_or_else(PoisonError::into_inner);
+    let run = |place: usize| {
+        let result = work(&inputs.all[place].path);
+        *slot(place) = Some(result);
+    };
+    let mut pass_on = |place: usize| match (&inputs.all[place].refusal, slot(place).take()) {
+        (Some(refusal), _) => done(place, Err(anyhow!("{refusal}"))),
+        (None, Some(result)) => done(place, result),
+        (None, None) => Ok(()),
+    };
     let bar = progress::of("files", is_hidden);
     bar.set_length(inputs.all.len() as u64);
-    if are_provided() {
-        for (place, input) in inputs.all.iter().enumerate() {
-            done(place, input.refusal.as_ref().map_or_else(|| work(&input.path), |refusal| Err(anyhow!("{refusal}"))))?;
-            bar.set_position(place as u64 + 1);
-        }
-        return Ok(());
-    }
-    let outcome = each_on_threads(inputs, &bar, work, done);
+    let outcome =
+        if are_provided() { in_turn(inputs, &bar, &run, &mut pass_on) } else { on_threads(inputs, &bar, &run, &mut pass_on) };
     bar.finish_and_clear();
     outcome
 }
 
-fn each_on_threads<T: Send>(
+/// Runs `work` on the place of each file that is not refused, and `done` on each place, one after the other.
+fn in_turn(inputs: &Inputs, bar: &progress::Bar, work: &dyn Fn(usize), done: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+    for (place, input) in inputs.all.iter().enumerate() {
+        if input.refusal.is_none() {
+            work(place);
+        }
+        done(place)?;
+        bar.set_position(place as u64 + 1);
+    }
+    Ok(())
+}
+
+/// Runs `work` on the place of each file that is not refused, on all cores, and `done` on each place in order.
+fn on_threads(
     inputs: &Inputs,
     bar: &progress::Bar,
-    work: impl Fn(&Path) -> Result<T> + Sync,
-    mut done: impl FnMut(usize, Result<T>) -> Result<()>,
+    work: &(dyn Fn(usize) + Sync),
+    done: &mut dyn FnMut(usize) -> Result<()>,
 ) -> Result<()> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(inputs.all.len());
     let (next, memory) = (AtomicUsize::new(0), Memory::default());
-    let (sender, results) = mpsc::channel();
-    let worker = |sender: mpsc::Sender<(usize, thread::Result<Result<T>>)>| {
+    let (sender, places) = mpsc::channel();
+    let worker = |sender: mpsc::Sender<(usize, thread::Result<()>)>| {
         progress::hush_thread();
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             let Some(input) = inputs.all.get(place) else { break };
-            let result = match &input.refusal {
-                Some(refusal) => Ok(Err(anyhow!("{refusal}"))),
-                None => {
-                    let _share = memory.take(likely_size(&input.path));
-                    // Nothing that it has touched is used again: unwinding continues below.
-                    catch_unwind(AssertUnwindSafe(|| work(&input.path)))
-                }
+            let outcome = if input.refusal.is_some() {
+                Ok(())
+            } else {
+                let _share = memory.take(likely_size(&input.path));
+                // Nothing that it has touched is used again: unwinding continues below.
+                catch_unwind(AssertUnwindSafe(|| work(place)))
             };
             // Nobody receives results any more after an error from `done`.
-            if sender.send((place, result)).is_err() {
+            if sender.send((place, outcome)).is_err() {
                 break;
             }
         }
@@ -302,12 +319,13 @@ fn each_on_threads<T: Send>(
             scope.spawn(|| worker(sender));
         }
         drop(sender);
-        let mut waiting = BTreeMap::new();
+        let mut waiting = BTreeSet::new();
         let mut place = 0;
-        for (at, result) in results {
-            waiting.insert(at, result.unwrap_or_else(|unwound| resume_unwind(unwound)));
-            while let Some(result) = waiting.remove(&place) {
-                bar.suspend(|| done(place, result))?;
+        for (at, outcome) in places {
+            outcome.unwrap_or_else(|unwound| resume_unwind(unwound));
+            waiting.insert(at);
+            while waiting.remove(&place) {
+                bar.suspend(|| done(place))?;
                 place += 1;
                 bar.set_position(place as u64);
             }

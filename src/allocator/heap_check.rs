@@ -116,9 +116,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         expected.sort_unstable();
         let listed = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool).map(move |view| (pool, view.id.index)));
         let listed: Vec<_> = listed.map(|(pool, index)| row(pool, heap.arena.at(index))).collect();
-        ensure(listed == expected, || {
-            format!("the free index of the pools is {listed:?}, but the free blocks are {expected:?}")
-        })
+        ensure(listed == expected, || format!("the free index of the pools is {listed:?}, but the free blocks are {expected:?}"))
     }
 
     /// Checks the order by address, if the heap keeps one.
