@@ -8,7 +8,7 @@ use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::policy::{Policy, PyTorch};
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::{LogLevel, SimDevice, SimEvent, SimOptions, SimPhysical};
+use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
 
 /// An allocator on this device. The laws share this type and [`AnyKeptCore`], because each additional type would also
 /// have to be compiled.
@@ -33,14 +33,12 @@ impl Clone for Kept {
 }
 
 impl Kept {
-    /// A device that logs every call.
+    /// Creates a device that takes one page per call.
     pub(crate) fn new(options: SimOptions) -> Kept {
-        let mut device = SimDevice::new(options);
-        device.set_log_level(LogLevel::Events);
-        Kept { device: Rc::new(RefCell::new(device)), most_pages: 1 }
+        Kept { device: Rc::new(RefCell::new(SimDevice::new(options))), most_pages: 1 }
     }
 
-    /// Returns the same device, limited to this many pages per call.
+    /// Returns the same device, limited to this many pages per call. While it has a log, it takes one.
     pub(crate) fn with_runs(self, most_pages: u64) -> Kept {
         Kept { most_pages, ..self }
     }

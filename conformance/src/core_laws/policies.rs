@@ -12,7 +12,7 @@ use parkade::settings::Settings;
 use parkade::stats::Family;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockId, Heap, PoolFilter, PoolSlot};
-use parkade_sim::{CallName, SimOptions};
+use parkade_sim::{CallName, LogLevel, SimOptions};
 
 use crate::core_laws::devices::{AnyKeptCore, AnyPaperCore, Kept, Paper};
 use crate::core_laws::run::{Draws, Outcome};
@@ -830,7 +830,7 @@ fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
         core.free(allocation).map_err(failed)?;
     }
     let before = core.device().look().used_bytes().get();
-    core.device().steer().take_log();
+    core.device().steer().set_log_level(LogLevel::Memory);
     let held = allocate(&mut core, wanted, 9)?;
     let log = core.device().steer().take_log();
     let seen = [CallName::MemUnmap, CallName::MemMap, CallName::MemCreate, CallName::MemRelease]

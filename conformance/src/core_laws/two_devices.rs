@@ -209,6 +209,8 @@ pub(crate) fn page_runs(draws: &Draws) -> Outcome {
     let strategy = (any::<bool>(), large, most, prop::collection::vec(step, 1..40));
     run(&draws.each_for(6), 357, strategy, |(is_newer, large, most, steps)| {
         let mut sides = [side(*is_newer, large, *most)?, side(*is_newer, large, 1)?];
+        let runs = sides.each_ref().map(|side| side.core.device().run_pages());
+        ensure(Law::Reference, runs == [*most, 1], || format!("the devices take {runs:?} pages at once, expected {most} and 1"))?;
         for (number, step) in steps.iter().enumerate() {
             let answers = sides.each_mut().map(|side| side.act(step));
             ensure(Law::Reference, answers[0] == answers[1], || format!("step {number}, {step:?}, returned {answers:?}"))?;
