@@ -181,24 +181,25 @@ impl<D: TestDevice + 'static> Duplicable for Numbered<D> {
     }
 }
 
-/// Methods that forward to the field `device`.
+/// Methods that forward to a field.
 macro_rules! forward {
-    ($($name:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)?;)*) => {
+    ($field:ident: $($name:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)?;)*) => {
         $(fn $name(&mut self, $($arg: $type),*) $(-> $answer)? {
-            self.device.$name($($arg),*)
+            self.$field.$name($($arg),*)
         })*
     };
-    (look: $($name:ident() -> $answer:ty;)*) => {
+    ($field:ident, look: $($name:ident() -> $answer:ty;)*) => {
         $(fn $name(&self) -> $answer {
-            self.device.$name()
+            self.$field.$name()
         })*
     };
 }
+pub(crate) use forward;
 
 /// The methods of [`DeviceBackend`] that take neither an event nor memory.
 macro_rules! forward_plain {
     () => {
-        forward! { look:
+        forward! { device, look:
             completes_by_handle() -> bool;
             answers_are_checked() -> bool;
             index() -> u32;
@@ -206,7 +207,7 @@ macro_rules! forward_plain {
             breaks_handles() -> bool;
             run_pages() -> u64;
         }
-        forward! {
+        forward! { device:
             memory_info() -> Result<MemoryInfo, BackendError>;
             processes() -> Vec<ProcessMemory>;
             malloc(size: Bytes) -> Result<DeviceAddress, BackendError>;
@@ -227,13 +228,13 @@ macro_rules! forward_plain {
 /// The methods of [`TestDevice`].
 macro_rules! forward_tests {
     () => {
-        forward! { look:
+        forward! { device, look:
             streams() -> [StreamId; 4];
             live_ranges() -> Vec<(DeviceAddress, Bytes)>;
             holdings() -> Holdings;
             withheld_bytes() -> Bytes;
         }
-        forward! {
+        forward! { device:
             spin(stream: StreamId, duration_ns: u64) -> Result<(), BackendError>;
             fill(address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), BackendError>;
             copy(from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), BackendError>;
@@ -319,7 +320,7 @@ impl DeviceBackend for AnyDevice {
     type Physical = AnyPhysical;
 
     forward_plain!();
-    forward! {
+    forward! { device:
         create(size: Bytes) -> Result<AnyPhysical, BackendError>;
         map(address: DeviceAddress, size: Bytes, memory: &AnyPhysical) -> Result<(), BackendError>;
         release(memory: AnyPhysical) -> Result<(), (AnyPhysical, BackendError)>;

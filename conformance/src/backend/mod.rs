@@ -13,6 +13,7 @@ mod simulated;
 mod witness;
 mod words;
 
+pub(crate) use any::forward;
 pub use any::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, Rig};

@@ -2,47 +2,55 @@
 //! that it holds, and only against those. A list of ranges that is searched linearly determines which answers must be
 //! refused, and how.
 
-use crate::law::{Broken, Law, ensure};
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::{ReserveSize, Settings};
-use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
-use parkade::{AllocError, Allocation, Allocator, AnswerProblem, WrongAnswer};
+use parkade::{AllocError, Allocation, AnswerProblem, WrongAnswer};
+use parkade_sim::CallName;
 use proptest::prelude::*;
 
+use crate::backend::MadeCall;
+use crate::core_laws::devices::{Addresses, Paper, PaperCore};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
+use crate::law::{Broken, Law, ensure};
 
-/// A device that answers as instructed, and records what the allocator holds.
-#[derive(Clone, Debug)]
-struct Liar {
-    next: u64,
-    /// The reason why the newest range must be refused.
-    wrong: Option<WrongAnswer>,
-    /// The first byte and the size of every held range.
-    held: Vec<(u64, u64)>,
-    /// A range that was returned although it was not held.
-    strange: Option<u64>,
-}
+/// The first byte and the size of every range that the allocator holds, as the device's calls show it.
+#[derive(Default)]
+struct Book(Vec<(u64, u64)>);
 
-impl Liar {
-    fn hand_out(&mut self, call: &'static str, bytes: Bytes) -> DeviceAddress {
-        let address = DeviceAddress(self.next);
-        match self.problem(self.next, bytes.get()) {
-            Some(problem) => self.wrong = Some(WrongAnswer { call, address, bytes, problem }),
-            None => self.held.push((self.next, bytes.get())),
+impl Book {
+    /// Notes the ranges that the device handed out and took back. Returns the newest answer that must be refused.
+    fn note(&mut self, calls: &[MadeCall]) -> Result<Option<WrongAnswer>, Broken> {
+        let mut wrong = None;
+        for call in calls {
+            match call.name {
+                CallName::Malloc => wrong = self.hand_out("malloc", call).or(wrong),
+                CallName::AddressReserve => wrong = self.hand_out("reserve", call).or(wrong),
+                CallName::Free | CallName::AddressFree => self.take_back(call.address)?,
+                _ => {}
+            }
         }
-        address
+        Ok(wrong)
     }
 
-    fn take_back(&mut self, address: DeviceAddress) {
-        match self.held.iter().position(|(start, _)| *start == address.get()) {
-            Some(place) => drop(self.held.swap_remove(place)),
-            None => self.strange = Some(address.get()),
+    /// Notes a range, or returns why it must be refused.
+    fn hand_out(&mut self, name: &'static str, call: &MadeCall) -> Option<WrongAnswer> {
+        let (start, bytes) = (call.answer, call.bytes);
+        let problem = self.problem(start, bytes);
+        if problem.is_none() {
+            self.0.push((start, bytes));
         }
+        problem.map(|problem| WrongAnswer { call: name, address: DeviceAddress(start), bytes: Bytes(bytes), problem })
+    }
+
+    fn take_back(&mut self, address: u64) -> Result<(), Broken> {
+        let place = self.0.iter().position(|(start, _)| *start == address);
+        let strange = || Broken::new(Law::Faults, format!("{address:#x} was returned, although it was not held"));
+        self.0.swap_remove(place.ok_or_else(strange)?);
+        Ok(())
     }
 
     /// Returns the problem with a range; `None` if there is none.
@@ -60,86 +68,9 @@ impl Liar {
         let meets =
             |(other, size): &&(u64, u64)| u128::from(*other) < end && u128::from(*other) + u128::from(*size) > u128::from(start);
         // If there are several, the highest one is named.
-        let other = self.held.iter().filter(meets).max();
+        let other = self.0.iter().filter(meets).max();
         other.map(|&(other, size)| AnswerProblem::Overlaps(DeviceAddress(other), Bytes(size)))
     }
-}
-
-impl DeviceBackend for Liar {
-    type Event = ();
-    type Physical = ();
-
-    fn index(&self) -> u32 {
-        0
-    }
-
-    fn total_memory(&self) -> Bytes {
-        Bytes(64 * MIB)
-    }
-
-    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        Ok(MemoryInfo { free: Bytes(64 * MIB), total: Bytes(64 * MIB) })
-    }
-
-    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        Ok(self.hand_out("malloc", size))
-    }
-
-    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        self.take_back(address);
-        Ok(())
-    }
-
-    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        Ok(self.hand_out("reserve", size))
-    }
-
-    fn unreserve(&mut self, address: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
-        self.take_back(address);
-        Ok(())
-    }
-
-    fn create(&mut self, _: Bytes) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn map(&mut self, _: DeviceAddress, _: Bytes, (): &()) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn set_access(&mut self, _: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn unmap(&mut self, _: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn release(&mut self, (): ()) -> Result<(), ((), BackendError)> {
-        Ok(())
-    }
-
-    fn synchronize_stream(&mut self, _: StreamId) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn create_event(&mut self) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn record_event(&mut self, (): &mut (), _: StreamId) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn is_complete(&mut self, (): &()) -> Result<bool, BackendError> {
-        Ok(true)
-    }
-
-    fn wait(&mut self, (): &()) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn destroy_event(&mut self, (): ()) {}
 }
 
 /// One step. Its numbers wrap around.
@@ -182,8 +113,9 @@ fn answer() -> impl Strategy<Value = Answer> {
 }
 
 struct Play {
-    core: Allocator<Liar, PyTorch, Vec<TraceEntry>>,
+    core: PaperCore,
     held: Vec<Allocation>,
+    book: Book,
 }
 
 pub(crate) fn check(draws: &Draws) -> Outcome {
@@ -201,8 +133,9 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
         let profile = if *is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
         let expandable_segments_reserve = (*is_short && *is_newer).then_some(ReserveSize::Fraction(0.1));
         let settings = Settings { expandable_segments_reserve, expandable_segments: *is_short, ..Settings::default() };
-        let device = Liar { next: 0, wrong: None, held: Vec::new(), strange: None };
-        let mut play = Play { core: Allocator::new(device, PyTorch::of(profile, settings), Vec::new()), held: Vec::new() };
+        let device = Paper::new(64 * MIB).with_virtual_memory();
+        let core = PaperCore::new(device, PyTorch::of(profile, settings), Vec::new());
+        let mut play = Play { core, held: Vec::new(), book: Book::default() };
         for (number, step) in steps.iter().enumerate() {
             play.step(step).map_err(|broken| broken.during(format!("step {number}, {step:?}")))?;
         }
@@ -212,7 +145,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
 
 impl Play {
     fn address(&self, answer: Answer) -> u64 {
-        let held = &self.core.device().held;
+        let held = &self.book.0;
         let near = held.get(answer.near % held.len().max(1)).copied().unwrap_or((1 << 40, 0));
         let border = if answer.is_end { near.0.saturating_add(near.1) } else { near.0 };
         answer.odd.unwrap_or_else(|| border.saturating_add_signed(answer.offset))
@@ -235,17 +168,15 @@ impl Play {
             }
             Step::Free(_) => {}
         }
-        let strange = self.core.device().strange;
-        ensure(Law::Faults, strange.is_none(), || format!("{strange:x?} was returned, although it was not held"))?;
+        self.book.note(&self.core.device_mut().take_calls())?;
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
     }
 
     fn allocate(&mut self, size: u64, address: u64) -> Result<(), Broken> {
         let before = (self.core.segments(), self.core.stats().clone(), self.core.observer().len());
-        let device = self.core.device_mut();
-        (device.next, device.wrong) = (address, None);
+        self.core.device_mut().addresses = Addresses::Fixed(address);
         let answer = self.core.allocate(Bytes(size), StreamId::DEFAULT);
-        let expected = self.core.device().wrong;
+        let expected = self.book.note(&self.core.device_mut().take_calls())?;
         let seen = match &answer {
             Ok(_) => None,
             Err(AllocError::Answer(wrong)) => Some(*wrong),
@@ -254,10 +185,7 @@ impl Play {
             Err(error) => return Err(Broken::new(Law::Faults, error)),
         };
         ensure(Law::Faults, seen == expected, || {
-            format!(
-                "an answer of {address:#x} results in {seen:x?}, expected \
-                                                          {expected:x?}"
-            )
+            format!("an answer of {address:#x} results in {seen:x?}, expected {expected:x?}")
         })?;
         match answer {
             Ok(allocation) => {
@@ -277,14 +205,14 @@ impl Play {
         let segment = AdoptedSegment { address: DeviceAddress(address), stream, pool, class, page: None, blocks };
         let answer = self.core.adopt(&segment, &mut |_, _| ((), 1));
         let is_long = u128::from(address) + u128::from(size) >= 1 << 64;
-        let expected = self.core.device().problem(address, size);
+        let expected = self.book.problem(address, size);
         let expected = expected.map(|_| if is_long { AdoptError::TooLarge } else { AdoptError::Misplaced });
         ensure(Law::Faults, answer.as_ref().err() == expected.as_ref(), || {
             format!("adopting {size} bytes at {address:#x} returned {answer:?}, expected {expected:?}")
         })?;
         if let Ok(allocations) = answer {
             self.held.extend(allocations);
-            self.core.device_mut().held.push((address, size));
+            self.book.0.push((address, size));
         }
         Ok(())
     }

@@ -4,15 +4,13 @@
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{
-    AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, AllocError, Allocation, Allocator, AnswerProblem, PoolError,
-    PoolFilter, PoolSlot,
+    AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, AllocError, Allocation, AnswerProblem, PoolError, PoolFilter,
+    PoolSlot,
 };
 use proptest::prelude::*;
 
-use crate::backend::WitnessedDevice;
 use crate::core_laws::devices::{Paper, PaperCore as Core};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
@@ -26,7 +24,7 @@ const STREAMS: u64 = 1 << 16;
 const POOLS: u64 = (1 << 15) - 1;
 
 fn core() -> Core {
-    Allocator::new(Paper::new(1 << 40), PyTorch::of(&Profile::PYTORCH_2_11, Settings::default()), Vec::new())
+    Core::new(Paper::new(1 << 40), PyTorch::of(&Profile::PYTORCH_2_11, Settings::default()), Vec::new())
 }
 
 fn allocate(core: &mut Core, bytes: u64, stream: u64) -> Result<Allocation, Broken> {
@@ -245,8 +243,7 @@ pub(crate) fn any_size(draws: &Draws) -> Outcome {
 /// Both allocators, and the allocations that are held.
 struct Play {
     profile: &'static Profile,
-    device: WitnessedDevice<Paper>,
-    core: Allocator<WitnessedDevice<Paper>, PyTorch, Vec<TraceEntry>>,
+    core: Core,
     reference: Reference,
     held: Vec<Allocation>,
     told: usize,
@@ -257,27 +254,26 @@ impl Play {
         let profile = if is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
         let settings =
             Settings::from_environment_as(&profile.dialect, text).map_err(|error| Broken::new(Law::Settings, error))?;
-        let device = WitnessedDevice::new(Paper::new(total));
         let reference = Reference::new(profile, settings.clone(), total, 0);
-        let core = Allocator::new(device.clone(), PyTorch::of(profile, settings), Vec::new());
-        Ok(Play { profile, device, core, reference, held: Vec::new(), told: 0 })
+        let core = Core::new(Paper::new(total), PyTorch::of(profile, settings), Vec::new());
+        Ok(Play { profile, core, reference, held: Vec::new(), told: 0 })
     }
 
     fn step(&mut self, step: &Step) -> Result<(), Broken> {
-        let _ = self.device.list_calls();
+        let _ = self.core.device_mut().take_calls();
         match *step {
             Step::Allocate(size, stream, raw) => self.allocate(size, HANDLES[stream % HANDLES.len()], raw)?,
             Step::Free(which) if !self.held.is_empty() => {
                 let allocation = self.held.swap_remove(which % self.held.len());
                 let address = allocation.address().get();
                 let answer = self.core.free(allocation);
-                self.reference.begin(self.device.list_calls());
+                self.reference.begin(self.core.device_mut().take_calls());
                 let expected = self.reference.free(address);
                 ensure(Law::Reference, answer.is_ok() && expected.is_ok(), || format!("{answer:?}, expected {expected:?}"))?;
             }
             Step::ReleaseCached => {
                 let answer = self.core.release_cached();
-                self.reference.begin(self.device.list_calls());
+                self.reference.begin(self.core.device_mut().take_calls());
                 let expected = self.reference.release_cached();
                 ensure(Law::Reference, answer == expected, || format!("{answer:?}, expected {expected:?}"))?;
             }
@@ -314,7 +310,7 @@ impl Play {
     fn allocate(&mut self, size: u64, stream: u64, raw: bool) -> Result<(), Broken> {
         let (bytes, handle) = (Bytes(size), StreamId(stream));
         let answer = if raw { self.core.raw_allocate(bytes, handle) } else { self.core.allocate(bytes, handle) };
-        self.reference.begin(self.device.list_calls());
+        self.reference.begin(self.core.device_mut().take_calls());
         let expected = self.reference.allocate(size, stream, raw);
         let seen = answer.as_ref().map(|allocation| allocation.address().get()).map_err(AllocError::clone);
         ensure(Law::Reference, seen == expected, || format!("the answer is {seen:?}, expected {expected:?}"))?;
@@ -422,7 +418,7 @@ fn fraction() -> impl Strategy<Value = f64> {
 
 fn one_device(is_newer: bool, total: u64, fractions: &[f64]) -> Result<(), Broken> {
     let profile = if is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
-    let mut core = Allocator::new(Paper::new(total), PyTorch::of(profile, Settings::default()), Vec::new());
+    let mut core = Core::new(Paper::new(total), PyTorch::of(profile, Settings::default()), Vec::new());
     let mut reference = Reference::new(profile, Settings::default(), total, 0);
     for &fraction in fractions {
         let (answer, is_legal) = (core.set_memory_fraction(fraction), reference.set_fraction(fraction));

@@ -1,202 +1,214 @@
-//! The devices for the laws: a simulated one that outlives its allocator, and one that consists only of numbers.
+//! The devices for the laws: the simulated one, limited in how many pages it takes at once, and one that consists only of
+//! numbers. Each has one type of allocator, which all laws share, because each further combination of device, policy and
+//! observer would compile the whole allocator once more.
 
-use std::cell::{Ref, RefCell, RefMut};
-use std::rc::Rc;
+use std::collections::BTreeSet;
+use std::mem;
 
 use parkade::Allocator;
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::policy::{Policy, PyTorch};
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
+use parkade_sim::{CallName, SimDevice, SimEvent, SimOptions, SimPhysical};
 
-/// An allocator on this device. The laws share this type and [`AnyKeptCore`], because each additional type would also
-/// have to be compiled.
-pub(crate) type KeptCore = Allocator<Kept, PyTorch, Vec<TraceEntry>>;
+use crate::backend::{MadeCall, forward};
 
-/// An allocator on this device with a policy other than PyTorch's.
-pub(crate) type AnyKeptCore = Allocator<Kept, Box<dyn Policy>, Vec<TraceEntry>>;
+/// The allocator on the simulated device, with any policy.
+pub(crate) type PagedCore = Allocator<Paged, Box<dyn Policy>, Vec<TraceEntry>>;
 
-/// A simulated device that outlives its allocator, so that a law can see what the allocator leaves behind. A clone is a
-/// separate device in the same state.
+/// The simulated device, which takes a limited number of pages per call.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    device: Rc<RefCell<SimDevice>>,
-    /// The maximum number of pages that it takes in one call.
+pub(crate) struct Paged {
+    pub(crate) sim: SimDevice,
     most_pages: u64,
 }
 
-impl Clone for Kept {
-    fn clone(&self) -> Kept {
-        Kept { device: Rc::new(RefCell::new(self.look().clone())), most_pages: self.most_pages }
-    }
-}
-
-impl Kept {
+impl Paged {
     /// Creates a device that takes one page per call.
-    pub(crate) fn new(options: SimOptions) -> Kept {
-        Kept { device: Rc::new(RefCell::new(SimDevice::new(options))), most_pages: 1 }
+    pub(crate) fn new(options: SimOptions) -> Paged {
+        Paged { sim: SimDevice::new(options), most_pages: 1 }
     }
 
     /// Returns the same device, limited to this many pages per call. While it has a log, it takes one.
-    pub(crate) fn with_runs(self, most_pages: u64) -> Kept {
-        Kept { most_pages, ..self }
-    }
-
-    pub(crate) fn look(&self) -> Ref<'_, SimDevice> {
-        self.device.borrow()
-    }
-
-    pub(crate) fn steer(&self) -> RefMut<'_, SimDevice> {
-        self.device.borrow_mut()
+    pub(crate) fn with_runs(self, most_pages: u64) -> Paged {
+        Paged { most_pages, ..self }
     }
 
     /// Returns the ranges, reserved ranges, memory and events that have not been returned.
     pub(crate) fn held(&self) -> [usize; 4] {
-        let device = self.look();
-        [device.live_ranges().count(), device.live_reservations(), device.live_physical(), device.live_events()]
+        let sim = &self.sim;
+        [sim.live_ranges().count(), sim.live_reservations(), sim.live_physical(), sim.live_events()]
     }
 }
 
-impl DeviceBackend for Kept {
+impl DeviceBackend for Paged {
     type Event = SimEvent;
     type Physical = SimPhysical;
 
-    fn index(&self) -> u32 {
-        self.look().index()
+    forward! { sim, look:
+        index() -> u32;
+        total_memory() -> Bytes;
     }
-
-    fn total_memory(&self) -> Bytes {
-        self.look().total_memory()
-    }
-
-    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        self.steer().memory_info()
-    }
-
-    fn processes(&mut self) -> Vec<ProcessMemory> {
-        self.steer().processes()
+    forward! { sim:
+        memory_info() -> Result<MemoryInfo, BackendError>;
+        processes() -> Vec<ProcessMemory>;
+        reserve(size: Bytes) -> Result<DeviceAddress, BackendError>;
+        unreserve(address: DeviceAddress, size: Bytes) -> Result<(), BackendError>;
+        create(size: Bytes) -> Result<SimPhysical, BackendError>;
+        map(address: DeviceAddress, size: Bytes, memory: &SimPhysical) -> Result<(), BackendError>;
+        set_access(address: DeviceAddress, size: Bytes) -> Result<(), BackendError>;
+        unmap(address: DeviceAddress, size: Bytes) -> Result<(), BackendError>;
+        release(memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)>;
+        split_run(memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError>;
+        unmap_run(address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError>;
+        synchronize_stream(stream: StreamId) -> Result<(), BackendError>;
+        create_event() -> Result<SimEvent, BackendError>;
+        record_event(event: &mut SimEvent, stream: StreamId) -> Result<(), BackendError>;
+        is_complete(event: &SimEvent) -> Result<bool, BackendError>;
+        wait(event: &SimEvent) -> Result<(), BackendError>;
+        destroy_event(event: SimEvent);
     }
 
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        DeviceBackend::malloc(&mut *self.steer(), size)
+        DeviceBackend::malloc(&mut self.sim, size)
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        DeviceBackend::free(&mut *self.steer(), address)
-    }
-
-    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.steer().reserve(size)
-    }
-
-    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.steer().unreserve(address, size)
-    }
-
-    fn create(&mut self, size: Bytes) -> Result<SimPhysical, BackendError> {
-        self.steer().create(size)
-    }
-
-    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &SimPhysical) -> Result<(), BackendError> {
-        self.steer().map(address, size, memory)
-    }
-
-    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.steer().set_access(address, size)
-    }
-
-    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.steer().unmap(address, size)
-    }
-
-    fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
-        self.steer().release(memory)
+        DeviceBackend::free(&mut self.sim, address)
     }
 
     fn run_pages(&self) -> u64 {
-        self.most_pages.min(self.look().run_pages())
+        self.most_pages.min(self.sim.run_pages())
     }
 
     fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
-        let most_pages = self.most_pages;
-        self.steer().create_run(page, pages.min(most_pages))
-    }
-
-    fn split_run(&mut self, memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
-        self.steer().split_run(memory, page, pages)
-    }
-
-    fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
-        self.steer().unmap_run(address, page, pages)
-    }
-
-    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
-        self.steer().synchronize_stream(stream)
-    }
-
-    fn create_event(&mut self) -> Result<SimEvent, BackendError> {
-        self.steer().create_event()
-    }
-
-    fn record_event(&mut self, event: &mut SimEvent, stream: StreamId) -> Result<(), BackendError> {
-        self.steer().record_event(event, stream)
-    }
-
-    fn is_complete(&mut self, event: &SimEvent) -> Result<bool, BackendError> {
-        self.steer().is_complete(event)
-    }
-
-    fn wait(&mut self, event: &SimEvent) -> Result<(), BackendError> {
-        self.steer().wait(event)
+        self.sim.create_run(page, pages.min(self.most_pages))
     }
 
     fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) -> Result<(), BackendError> {
-        DeviceBackend::stream_wait(&mut *self.steer(), stream, event)
-    }
-
-    fn destroy_event(&mut self, event: SimEvent) {
-        self.steer().destroy_event(event);
+        DeviceBackend::stream_wait(&mut self.sim, stream, event)
     }
 }
 
-/// Ranges begin at multiples of this value.
+/// Ascending ranges begin at multiples of this value.
 const STEP: u64 = 2 << 20;
 
-/// An allocator on this device. The laws share this type and [`AnyPaperCore`], because each additional type would also
-/// have to be compiled.
+/// The answer of a device without virtual memory.
+const NO_VIRTUAL_MEMORY: BackendError = BackendError::Driver { call: "virtual memory", code: 801 };
+
+/// The allocator on the device that consists only of numbers, with PyTorch's policy.
 pub(crate) type PaperCore = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
 
-/// An allocator on this device with a policy other than PyTorch's.
-pub(crate) type AnyPaperCore = Allocator<Paper, Box<dyn Policy>, Vec<TraceEntry>>;
-
-/// A device that consists only of numbers: it hands out any size at ascending addresses, and decides itself when its
-/// events are complete.
+/// A device that consists only of numbers: it hands out any size and lists the calls that it receives.
 ///
 /// It has no memory, so a copy of it is an independent device.
 #[derive(Clone, Debug)]
 pub(crate) struct Paper {
     index: u32,
     total: u64,
-    next: u64,
-    /// Whether all events are complete.
-    pub(crate) is_idle: bool,
+    has_virtual_memory: bool,
+    pub(crate) addresses: Addresses,
+    pub(crate) completion: Completion,
+    /// The number of events created so far, plus the number of times that events were recorded. It numbers both.
+    events: u64,
+    /// The calls since the last [`Paper::take_calls`].
+    calls: Vec<MadeCall>,
+}
+
+/// The addresses at which a device hands out ranges.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Addresses {
+    /// Each range begins behind the previous one, and the next one begins here.
+    Ascending(u64),
+    /// Every range begins here, even if it overlaps others.
+    Fixed(u64),
+}
+
+/// When a device's events are complete.
+#[derive(Clone, Debug)]
+pub(crate) enum Completion {
+    /// Either all events are complete or none is.
+    Together(bool),
+    /// Events complete in the order of their streams' handles.
+    ByHandle {
+        /// Whether the device declares this order.
+        is_declared: bool,
+        /// The stream and the number of each record that is not complete.
+        incomplete: BTreeSet<(StreamId, u64)>,
+    },
+}
+
+/// An event with its newest record.
+#[derive(Clone, Debug)]
+pub(crate) struct PaperEvent {
+    id: u64,
+    record: (StreamId, u64),
 }
 
 impl Paper {
-    /// Creates a device that claims to have this many bytes.
+    /// Creates a device that claims to have this many bytes. It has no virtual memory, its addresses ascend, and its
+    /// events are always complete.
     pub(crate) fn new(total: u64) -> Paper {
-        Paper { index: 0, total, next: STEP, is_idle: true }
+        let (addresses, completion) = (Addresses::Ascending(STEP), Completion::Together(true));
+        Paper { index: 0, total, has_virtual_memory: false, addresses, completion, events: 0, calls: Vec::new() }
     }
 
-    /// Returns the same device as the one with this index.
+    /// Returns the same device with this index.
     pub(crate) fn with_index(self, index: u32) -> Paper {
         Paper { index, ..self }
+    }
+
+    /// Returns the same device with virtual memory.
+    pub(crate) fn with_virtual_memory(self) -> Paper {
+        Paper { has_virtual_memory: true, ..self }
+    }
+
+    /// Returns the same device, except that its events complete by handle. The device may or may not declare this.
+    pub(crate) fn completing_by_handle(self, is_declared: bool) -> Paper {
+        Paper { completion: Completion::ByHandle { is_declared, incomplete: BTreeSet::new() }, ..self }
+    }
+
+    /// Completes this many records, starting with those on streams with lower handles, if events complete by handle.
+    pub(crate) fn complete(&mut self, count: u64) {
+        if let Completion::ByHandle { incomplete, .. } = &mut self.completion {
+            for _ in 0..count {
+                incomplete.pop_first();
+            }
+        }
+    }
+
+    /// Returns the calls since the last call of this method.
+    pub(crate) fn take_calls(&mut self) -> Vec<MadeCall> {
+        mem::take(&mut self.calls)
+    }
+
+    /// Lists a call with its answer, and returns the answer.
+    fn call(&mut self, asked: MadeCall, answer: Result<u64, BackendError>) -> Result<u64, BackendError> {
+        self.calls.push(MadeCall { done: answer.is_ok(), answer: answer.unwrap_or(0), error: answer.err(), ..asked });
+        answer
+    }
+
+    /// Lists a call that only a device with virtual memory supports, and returns the answer.
+    fn virtual_call(&mut self, asked: MadeCall) -> Result<(), BackendError> {
+        let answer = if self.has_virtual_memory { Ok(0) } else { Err(NO_VIRTUAL_MEMORY) };
+        self.call(asked, answer).map(drop)
+    }
+
+    /// Returns the address of the next range.
+    fn next_range(&mut self, size: Bytes) -> Result<u64, BackendError> {
+        match &mut self.addresses {
+            Addresses::Fixed(start) => Ok(*start),
+            Addresses::Ascending(next) => {
+                let end = next.checked_add(size.get()).and_then(|end| end.checked_next_multiple_of(STEP));
+                end.map(|end| mem::replace(next, end)).ok_or(BackendError::OutOfMemory { requested: size })
+            }
+        }
     }
 }
 
 impl DeviceBackend for Paper {
-    type Event = ();
+    type Event = PaperEvent;
     type Physical = ();
 
     fn index(&self) -> u32 {
@@ -208,34 +220,85 @@ impl DeviceBackend for Paper {
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        Ok(MemoryInfo { free: Bytes(self.total), total: Bytes(self.total) })
+        let total = Bytes(self.total);
+        self.call(MadeCall::to(CallName::MemGetInfo), Ok(self.total)).map(|free| MemoryInfo { free: Bytes(free), total })
     }
 
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        let end = self.next.checked_add(size.get()).and_then(|end| end.checked_next_multiple_of(STEP));
-        let end = end.ok_or(BackendError::OutOfMemory { requested: size })?;
-        Ok(DeviceAddress(std::mem::replace(&mut self.next, end)))
+        let start = self.next_range(size);
+        self.call(MadeCall::to(CallName::Malloc).of(size.get()), start).map(DeviceAddress)
     }
 
-    fn free(&mut self, _: DeviceAddress) -> Result<(), BackendError> {
-        Ok(())
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        self.call(MadeCall::to(CallName::Free).at(address.get()), Ok(0)).map(drop)
     }
 
-    fn create_event(&mut self) -> Result<(), BackendError> {
-        Ok(())
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        let start = if self.has_virtual_memory { self.next_range(size) } else { Err(NO_VIRTUAL_MEMORY) };
+        self.call(MadeCall::to(CallName::AddressReserve).of(size.get()), start).map(DeviceAddress)
     }
 
-    fn record_event(&mut self, (): &mut (), _: StreamId) -> Result<(), BackendError> {
-        Ok(())
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.virtual_call(MadeCall::to(CallName::AddressFree).of(size.get()).at(address.get()))
     }
 
-    fn is_complete(&mut self, (): &()) -> Result<bool, BackendError> {
-        Ok(self.is_idle)
+    fn create(&mut self, size: Bytes) -> Result<(), BackendError> {
+        self.virtual_call(MadeCall::to(CallName::MemCreate).of(size.get()))
     }
 
-    fn wait(&mut self, (): &()) -> Result<(), BackendError> {
-        Ok(())
+    fn map(&mut self, address: DeviceAddress, size: Bytes, (): &()) -> Result<(), BackendError> {
+        self.virtual_call(MadeCall::to(CallName::MemMap).of(size.get()).at(address.get()))
     }
 
-    fn destroy_event(&mut self, (): ()) {}
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.virtual_call(MadeCall::to(CallName::MemSetAccess).of(size.get()).at(address.get()))
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.virtual_call(MadeCall::to(CallName::MemUnmap).of(size.get()).at(address.get()))
+    }
+
+    fn release(&mut self, (): ()) -> Result<(), ((), BackendError)> {
+        self.virtual_call(MadeCall::to(CallName::MemRelease)).map_err(|error| ((), error))
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        self.virtual_call(MadeCall::to(CallName::StreamSynchronize).on(stream.get()))
+    }
+
+    fn completes_by_handle(&self) -> bool {
+        matches!(self.completion, Completion::ByHandle { is_declared: true, .. })
+    }
+
+    fn create_event(&mut self) -> Result<PaperEvent, BackendError> {
+        self.events += 1;
+        let created = self.call(MadeCall::to(CallName::EventCreate), Ok(self.events));
+        created.map(|id| PaperEvent { id, record: (StreamId::DEFAULT, 0) })
+    }
+
+    fn record_event(&mut self, event: &mut PaperEvent, stream: StreamId) -> Result<(), BackendError> {
+        self.events += 1;
+        event.record = (stream, self.events);
+        if let Completion::ByHandle { incomplete, .. } = &mut self.completion {
+            incomplete.insert(event.record);
+        }
+        self.call(MadeCall::to(CallName::EventRecord).on(stream.get()).with(event.id), Ok(0)).map(drop)
+    }
+
+    fn is_complete(&mut self, event: &PaperEvent) -> Result<bool, BackendError> {
+        let is_complete = match &self.completion {
+            Completion::Together(are_complete) => *are_complete,
+            Completion::ByHandle { incomplete, .. } => incomplete.first().is_none_or(|first| *first > event.record),
+        };
+        self.call(MadeCall::to(CallName::EventQuery).with(event.id), Ok(is_complete.into())).map(|_| is_complete)
+    }
+
+    fn wait(&mut self, event: &PaperEvent) -> Result<(), BackendError> {
+        if let Completion::ByHandle { incomplete, .. } = &mut self.completion {
+            incomplete.retain(|record| *record > event.record);
+        }
+        self.call(MadeCall::to(CallName::EventSynchronize).with(event.id), Ok(0)).map(drop)
+    }
+
+    fn destroy_event(&mut self, _: PaperEvent) {}
 }

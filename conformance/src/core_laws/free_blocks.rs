@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, BlockView, PoolFilter, PoolSlot};
+use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, BlockView, PoolFilter, PoolSlot};
 use proptest::prelude::*;
 
-use crate::core_laws::devices::Paper;
+use crate::core_laws::devices::{Paper, PaperCore as Core};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
@@ -26,8 +25,6 @@ const PHASES: usize = 8;
 
 /// The maximum total size of all blocks, in bytes.
 const MOST_BYTES: u64 = 1 << 61;
-
-type Core = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
 
 /// A collection of blocks, and the operations on it.
 #[derive(Clone, Debug)]

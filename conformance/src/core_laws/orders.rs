@@ -12,11 +12,10 @@ use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB, PoolId, StreamId};
-use parkade::{Allocation, Allocator, PoolFilter};
+use parkade::{Allocation, PoolFilter};
 use proptest::prelude::*;
 
-use crate::backend::{Core, WitnessedDevice};
-use crate::core_laws::devices::Paper;
+use crate::core_laws::devices::{Completion, Paper, PaperCore as Core};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
@@ -104,8 +103,7 @@ fn pool_id(number: u64) -> PoolId {
 
 /// Both allocators, and the allocations that are held.
 struct Play {
-    device: WitnessedDevice<Paper>,
-    core: Core<Paper>,
+    core: Core,
     reference: Reference,
     streams: Vec<StreamId>,
     pools: Vec<PoolId>,
@@ -115,17 +113,17 @@ struct Play {
 
 impl Play {
     fn new(profile: &'static Profile, index: u32, streams: &[u64], pools: &[PoolId]) -> Play {
-        let device = WitnessedDevice::new(Paper::new(TOTAL).with_index(index));
+        let device = Paper::new(TOTAL).with_index(index);
         let reference = Reference::new(profile, Settings::default(), TOTAL, index);
-        let core = Allocator::new(device.clone(), PyTorch::of(profile, Settings::default()), Vec::new());
+        let core = Core::new(device, PyTorch::of(profile, Settings::default()), Vec::new());
         let streams = streams.iter().copied().map(StreamId).collect();
-        Play { device, core, reference, streams, pools: pools.to_vec(), held: Vec::new(), told: 0 }
+        Play { core, reference, streams, pools: pools.to_vec(), held: Vec::new(), told: 0 }
     }
 
     fn step(&mut self, step: Step) -> Result<(), Broken> {
         let stream = |place: usize| self.streams[place % self.streams.len()];
         let pool = |place: usize| self.pools[place % self.pools.len()];
-        let _ = self.device.list_calls();
+        let _ = self.core.device_mut().take_calls();
         match step {
             Step::Allocate(size, place) => self.allocate(size, stream(place))?,
             Step::AllocateIn(place, size, user) => {
@@ -135,35 +133,35 @@ impl Play {
                     |core| core.begin_pool(id, PoolFilter::All),
                     |reference| reference.begin_pool(id, PoolFilter::All),
                 )?;
-                let _ = self.device.list_calls();
+                let _ = self.core.device_mut().take_calls();
                 self.allocate(size, user)?;
                 self.compare()?;
-                let _ = self.device.list_calls();
+                let _ = self.core.device_mut().take_calls();
                 self.of_pool("end_pool", |core| core.end_pool(id), |reference| reference.end_pool(id))?;
             }
             Step::Record(which, place) if !self.held.is_empty() => {
                 let (which, stream) = (which % self.held.len(), stream(place));
                 self.core.record_stream(&self.held[which], stream);
-                self.reference.begin(self.device.list_calls());
+                self.reference.begin(self.core.device_mut().take_calls());
                 self.reference.record_stream(self.held[which].address().get(), stream.get());
             }
             Step::Free(which) if !self.held.is_empty() => {
                 let allocation = self.held.swap_remove(which % self.held.len());
                 let address = allocation.address().get();
                 let answer = self.core.free(allocation);
-                self.reference.begin(self.device.list_calls());
+                self.reference.begin(self.core.device_mut().take_calls());
                 let expected = self.reference.free(address);
                 ensure(Law::Reference, answer.is_ok() && expected.is_ok(), || format!("{answer:?}, expected {expected:?}"))?;
             }
             Step::ProcessEvents => {
                 let answer = self.core.process_events();
-                self.reference.begin(self.device.list_calls());
+                self.reference.begin(self.core.device_mut().take_calls());
                 let expected = self.reference.process_events();
                 ensure(Law::Reference, answer == expected, || format!("{answer:?}, expected {expected:?}"))?;
             }
             Step::ReleaseCached => {
                 let answer = self.core.release_cached();
-                self.reference.begin(self.device.list_calls());
+                self.reference.begin(self.core.device_mut().take_calls());
                 let expected = self.reference.release_cached();
                 ensure(Law::Reference, answer == expected, || format!("{answer:?}, expected {expected:?}"))?;
             }
@@ -184,7 +182,7 @@ impl Play {
     fn turn(&mut self, step: Step) {
         self.reference.begin(Vec::new());
         match step {
-            Step::Idle(is_idle) => self.device.steer().is_idle = is_idle,
+            Step::Idle(is_idle) => self.core.device_mut().completion = Completion::Together(is_idle),
             Step::ServeWhenOut(place, serves) => {
                 let id = self.pools[place % self.pools.len()];
                 self.core.set_pool_use_on_oom(id, serves);
@@ -203,18 +201,18 @@ impl Play {
     fn of_pool<T: PartialEq + Debug>(
         &mut self,
         call: &str,
-        tested: impl FnOnce(&mut Core<Paper>) -> T,
+        tested: impl FnOnce(&mut Core) -> T,
         reference: impl FnOnce(&mut Reference) -> T,
     ) -> Result<(), Broken> {
         let answer = tested(&mut self.core);
-        self.reference.begin(self.device.list_calls());
+        self.reference.begin(self.core.device_mut().take_calls());
         let expected = reference(&mut self.reference);
         ensure(Law::Reference, answer == expected, || format!("{call} returned {answer:?}, expected {expected:?}"))
     }
 
     fn allocate(&mut self, size: u64, stream: StreamId) -> Result<(), Broken> {
         let answer = self.core.allocate(Bytes(size), stream);
-        self.reference.begin(self.device.list_calls());
+        self.reference.begin(self.core.device_mut().take_calls());
         let expected = self.reference.allocate(size, stream.get(), false);
         let seen = answer.as_ref().map(|allocation| allocation.address().get());
         // Other laws compare what errors say.

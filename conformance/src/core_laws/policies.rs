@@ -11,14 +11,14 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::stats::Family;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, BlockId, Heap, PoolFilter, PoolSlot};
+use parkade::{AllocError, Allocation, BlockId, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, LogLevel, SimOptions};
 
-use crate::core_laws::devices::{AnyKeptCore, AnyPaperCore, Kept, Paper};
+use crate::backend::MadeCall;
+use crate::core_laws::devices::{Paged, PagedCore as Core, Paper};
 use crate::core_laws::run::{Draws, Outcome};
 use crate::law::{Broken, Law, ensure};
 
-type Core = Allocator<Kept, Scripted>;
 type Place = fn(&Scripted, &Heap, &Request) -> Placement;
 type Relieve = fn(&Scripted, &Heap, &Request, u32) -> Relief;
 
@@ -264,14 +264,14 @@ fn failed(error: impl std::fmt::Display) -> Broken {
     Broken::new(Law::Answers, error)
 }
 
-/// Returns an allocator in this state, and the allocations that are held.
-fn prepared(named: Named) -> Result<(Core, Vec<Allocation>), Broken> {
+/// Returns an allocator in this state, the allocations that are held, and the named block.
+fn prepared(named: Named) -> Result<(Core, Vec<Allocation>, Option<BlockId>), Broken> {
     let is_expandable = matches!(named, Named::Expandable);
     let policy = Scripted { is_expandable, ..SOUND };
-    let mut core = Allocator::new(Kept::new(SimOptions::new(Bytes(600 * MIB))), policy, ());
+    let mut core = Core::new(Paged::new(SimOptions::new(Bytes(600 * MIB))), Box::new(policy), Vec::new());
     let mut held = Vec::new();
     if matches!(named, Named::Nothing) {
-        return Ok((core, held));
+        return Ok((core, held, None));
     }
     let pool = PoolId(0, 1);
     if matches!(named, Named::Private) {
@@ -293,8 +293,7 @@ fn prepared(named: Named) -> Result<(Core, Vec<Allocation>), Broken> {
         Named::Capturing => core.begin_pool(PoolId(0, 2), PoolFilter::Stream(StreamId(77))).map_err(failed)?,
         _ => {}
     }
-    core.policy_mut().block = block;
-    Ok((core, held))
+    Ok((core, held, block))
 }
 
 /// Tests the answers that a policy may return, at the limits: each answer that cannot be carried out is refused with
@@ -312,16 +311,16 @@ pub(crate) fn check_borders(_: &Draws) -> Outcome {
 
 /// Small remapped pages do not count for a request with larger pages.
 fn remapped() -> Result<(), Broken> {
-    let (mut core, _) = prepared(Named::Expandable)?;
+    let (mut core, _, block) = prepared(Named::Expandable)?;
     let relieve: Relieve = |own, _, _, rung| match rung {
         0 => Relief::Remap { blocks: own.blocks() },
         1 => ask(Attempt::Ask),
         _ => Relief::Done,
     };
-    let block = core.policy().block;
-    *core.policy_mut() = Scripted { block, is_expandable: true, page: 20 * MIB, place: new_segment, relieve, ..SOUND };
+    let remapping = Scripted { block, is_expandable: true, page: 20 * MIB, place: new_segment, relieve, ..SOUND };
+    *core.policy_mut() = Box::new(remapping);
     let held = core.allocate(Bytes(5 * MIB), StreamId(9)).map_err(failed)?;
-    let (reserved, used) = (core.heap().reserved(), core.device().look().used_bytes());
+    let (reserved, used) = (core.heap().reserved(), core.device().sim.used_bytes());
     ensure(Law::Accounting, reserved == used, || {
         format!("{reserved} bytes count as reserved, but the device handed out {used}")
     })?;
@@ -334,7 +333,8 @@ fn released() -> Result<(), Broken> {
     let in_use = "policy scripted releases memory while a graph is captured, or memory of a private pool in use";
     let cases = [(Named::Private, in_use), (Named::Capturing, in_use), (Named::Whole, "")];
     for (named, says) in cases {
-        let (mut core, held) = prepared(named)?;
+        let (mut core, held, block) = prepared(named)?;
+        *core.policy_mut() = Box::new(Scripted { block, ..SOUND });
         let before = core.heap().reserved();
         let text = core.release_cached().err().map_or(String::new(), |error| error.to_string());
         let kept = core.heap().reserved() == before;
@@ -346,9 +346,8 @@ fn released() -> Result<(), Broken> {
 }
 
 fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
-    let (mut core, mut held) = prepared(*named)?;
-    let block = core.policy().block;
-    *core.policy_mut() = Scripted { block, ..scripted.clone() };
+    let (mut core, mut held, block) = prepared(*named)?;
+    *core.policy_mut() = Box::new(Scripted { block, ..scripted.clone() });
     let before = (core.segments(), core.heap().reserved(), core.device().held());
     match core.allocate(Bytes(*bytes), StreamId(*stream)) {
         Ok(allocation) => {
@@ -373,7 +372,7 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     // The same allocator with a valid policy.
-    *core.policy_mut() = Scripted { is_expandable: false, block: None, ..SOUND };
+    *core.policy_mut() = Box::new(SOUND);
     for bytes in [512, 3 * MIB] {
         held.push(core.allocate(Bytes(bytes), StreamId(3)).map_err(failed)?);
     }
@@ -467,40 +466,35 @@ fn handle_cases() -> [Case; 7] {
     with_sizes.map(|(says, scripted)| (says, Named::Nothing, scripted, 4 * MIB, 0))
 }
 
-/// A device that can take and unmap single pages and records what it unmaps.
-#[derive(Debug)]
-struct Pages(Paper, Vec<(u64, u64)>);
+/// Creates a simulated device with 200 MiB.
+fn simulated() -> Paged {
+    Paged::new(SimOptions::new(Bytes(200 * MIB)))
+}
 
-impl DeviceBackend for Pages {
+/// A device and a policy with only the required methods.
+struct Plain;
+
+impl DeviceBackend for Plain {
     type Event = ();
-    type Physical = u64;
+    type Physical = ();
 
     fn index(&self) -> u32 {
         0
     }
 
     fn total_memory(&self) -> Bytes {
-        self.0.total_memory()
+        Bytes::ZERO
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        self.0.memory_info()
+        Ok(MemoryInfo { free: Bytes::ZERO, total: Bytes::ZERO })
     }
 
-    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.0.malloc(size)
+    fn malloc(&mut self, requested: Bytes) -> Result<DeviceAddress, BackendError> {
+        Err(BackendError::OutOfMemory { requested })
     }
 
-    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        self.0.free(address)
-    }
-
-    fn create(&mut self, size: Bytes) -> Result<u64, BackendError> {
-        Ok(size.get())
-    }
-
-    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.1.push((address.get(), size.get()));
+    fn free(&mut self, _: DeviceAddress) -> Result<(), BackendError> {
         Ok(())
     }
 
@@ -522,9 +516,6 @@ impl DeviceBackend for Pages {
 
     fn destroy_event(&mut self, (): ()) {}
 }
-
-/// A policy with only the required methods.
-struct Plain;
 
 impl Policy for Plain {
     fn name(&self) -> &'static str {
@@ -580,7 +571,7 @@ pub(crate) fn check_defaults(_: &Draws) -> Outcome {
 }
 
 fn devices() -> Result<(), Broken> {
-    let mut device = Paper::new(1 << 30);
+    let mut device = Plain;
     let (at, size, stream) = (DeviceAddress(1 << 30), Bytes(2 * MIB), StreamId::DEFAULT);
     let answers = [
         device.reserve(size).map(drop),
@@ -603,11 +594,14 @@ fn devices() -> Result<(), Broken> {
     })?;
     let others = (device.run_pages(), device.processes().len(), device.answers_are_checked(), device.completes_by_handle());
     ensure(Law::Faults, others == (1, 0, true, false), || format!("the default answers of a device are {others:?}"))?;
-    let mut device = Pages(Paper::new(1 << 30), Vec::new());
+    let mut device = Paper::new(1 << 30).with_virtual_memory();
     let taken = device.create_run(size, 5);
     let unmapped = device.unmap_run(at, size, 3);
-    let is_right = taken == Ok((size.get(), 1)) && unmapped.is_ok() && device.1 == [(at.get(), 3 * size.get())];
-    ensure(Law::Faults, is_right, || format!("of five pages, {taken:?} are taken; {:?} are unmapped", device.1))
+    let calls = device.take_calls();
+    let made =
+        [MadeCall::to(CallName::MemCreate).of(size.get()), MadeCall::to(CallName::MemUnmap).of(3 * size.get()).at(at.get())];
+    let is_right = taken == Ok(((), 1)) && unmapped.is_ok() && calls.iter().copied().map(MadeCall::asked).eq(made);
+    ensure(Law::Faults, is_right, || format!("of five pages, {taken:?} are taken and three unmapped, with the calls {calls:?}"))
 }
 
 fn policies() -> Result<(), Broken> {
@@ -624,7 +618,7 @@ fn policies() -> Result<(), Broken> {
         format!("the default answers of a policy are {of_slot:?}, {rules:?}, {addresses:?} and {others:?}")
     })?;
     // A cache with two segments, both of which may be released.
-    let mut core = AnyPaperCore::new(Paper::new(1 << 30), Box::new(Plain), Vec::new());
+    let mut core = Core::new(simulated(), Box::new(Plain), Vec::new());
     let held = [3 * MIB, 5 * MIB].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT));
     for allocation in held {
         let freed = allocation.map_err(|error| Broken::new(Law::Answers, error)).map(|allocation| core.free(allocation));
@@ -646,8 +640,7 @@ fn boxes() -> Result<(), Broken> {
     let request = Request { requested: size, size, pool, stream, is_expandable: true };
     let (seen, expected) = (answers(&boxed, &request), answers(&plain, &request));
     ensure(Law::Answers, seen == expected, || format!("in a box, a policy answers {seen}, outside it {expected}"))?;
-    let [mut seen, mut expected] =
-        [AnyPaperCore::new(Paper::new(1 << 30), boxed, Vec::new()).stats().clone(), Default::default()];
+    let [mut seen, mut expected] = [Core::new(simulated(), boxed, Vec::new()).stats().clone(), Default::default()];
     expected.max_split_size = 21 << 20;
     ensure(Law::Counters, seen == expected, || format!("max_split_size is {} at first", seen.max_split_size))?;
     seen.reset_accumulated();
@@ -775,7 +768,7 @@ pub(crate) fn check_on_the_way(_: &Draws) -> Outcome {
 fn searched_again(answers: &[bool]) -> Result<(), Broken> {
     let asked = Rc::new(Cell::new(0));
     let policy = Box::new(Growing(PyTorch::new(Settings::default()), Rc::clone(&asked)));
-    let mut core = AnyKeptCore::new(Kept::new(SimOptions::new(Bytes(200 * MIB))), policy, Vec::new());
+    let mut core = Core::new(simulated(), policy, Vec::new());
     for &says in answers {
         core.register_free_memory_callback(Box::new(move |_| says));
     }
@@ -796,7 +789,7 @@ fn searched_again(answers: &[bool]) -> Result<(), Broken> {
 fn whole_block_of_another_stream() -> Result<(), Broken> {
     let asked = Rc::new(Cell::new(0));
     let policy = Box::new(Wavering(PyTorch::new(Settings::default()), Rc::clone(&asked)));
-    let mut core = AnyKeptCore::new(Kept::new(SimOptions::new(Bytes(200 * MIB))), policy, Vec::new());
+    let mut core = Core::new(simulated(), policy, Vec::new());
     let lender = core.allocate(Bytes(30 * MIB), StreamId(1)).map_err(failed)?;
     core.free(lender).map_err(failed)?;
     asked.set(0);
@@ -817,8 +810,8 @@ fn whole_block_of_another_stream() -> Result<(), Broken> {
 fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     let settings = Settings { expandable_segments: true, ..Settings::default() };
     let policy = Box::new(Remapping(PyTorch::new(settings)));
-    let mut core = AnyKeptCore::new(Kept::new(SimOptions::new(Bytes(30 * PAGE))), policy, Vec::new());
-    let allocate = |core: &mut AnyKeptCore, pages: u64, stream: u64| -> Result<Allocation, Broken> {
+    let mut core = Core::new(Paged::new(SimOptions::new(Bytes(30 * PAGE))), policy, Vec::new());
+    let allocate = |core: &mut Core, pages: u64, stream: u64| -> Result<Allocation, Broken> {
         core.allocate(Bytes(pages * PAGE), StreamId(stream)).map_err(failed)
     };
     // Free both together, because otherwise the second request would take the first one's pages.
@@ -829,10 +822,10 @@ fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     for allocation in held {
         core.free(allocation).map_err(failed)?;
     }
-    let before = core.device().look().used_bytes().get();
-    core.device().steer().set_log_level(LogLevel::Memory);
+    let before = core.device().sim.used_bytes().get();
+    core.device_mut().sim.set_log_level(LogLevel::Memory);
     let held = allocate(&mut core, wanted, 9)?;
-    let log = core.device().steer().take_log();
+    let log = core.device_mut().sim.take_log();
     let seen = [CallName::MemUnmap, CallName::MemMap, CallName::MemCreate, CallName::MemRelease]
         .map(|name| log.iter().filter(|call| call.name == name).count() as u64);
     let unmapped: u64 = free.iter().sum();
@@ -841,7 +834,7 @@ fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     ensure(Law::Answers, seen == expected, || {
         format!("{}: unmapped, mapped, created and released {seen:?} pages, expected {expected:?}", during())
     })?;
-    let (used, reserved) = (core.device().look().used_bytes().get(), core.heap().reserved().get());
+    let (used, reserved) = (core.device().sim.used_bytes().get(), core.heap().reserved().get());
     ensure(Law::Accounting, [used, reserved] == [wanted * PAGE; 2], || {
         format!("{}: the device had handed out {before} bytes before and {used} after, but {reserved} are counted", during())
     })?;

@@ -6,12 +6,11 @@ use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB, PoolId, StreamId};
-use parkade::{Allocation, Allocator, CheckpointError, FreeError, PoolFilter};
+use parkade::{Allocation, CheckpointError, FreeError, PoolFilter};
 use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, SimOptions, When};
 use proptest::prelude::*;
 
-use crate::core_laws::devices::Paper;
-use crate::core_laws::devices::{Kept, KeptCore as Core};
+use crate::core_laws::devices::{Paged, PagedCore as Core, Paper, PaperCore};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
 
@@ -30,8 +29,8 @@ fn failed(error: impl std::fmt::Display) -> Broken {
 
 fn begin(is_expandable: bool) -> Result<Core, Broken> {
     let settings = Settings { expandable_segments: is_expandable, ..Settings::default() };
-    let device = Kept::new(SimOptions::new(Bytes(200 * MIB)).event_timing(EventTiming::Lazy));
-    let mut core = Allocator::new(device, PyTorch::new(settings), Vec::new());
+    let device = Paged::new(SimOptions::new(Bytes(200 * MIB)).event_timing(EventTiming::Lazy));
+    let mut core = Core::new(device, Box::new(PyTorch::new(settings)), Vec::new());
     core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
     Ok(core)
 }
@@ -74,7 +73,7 @@ fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
     }
     // Routing requests defers all events.
     core.end_pool(POOL).map_err(failed)?;
-    core.device().steer().set_fault_plan(FaultPlan::none().and(When::NthOf(CallName::EventRecord, nth), FaultError::Code(700)));
+    core.device_mut().sim.set_fault_plan(FaultPlan::none().and(When::NthOf(CallName::EventRecord, nth), FaultError::Code(700)));
     let answer = core.restore_pool(&checkpoint);
     let fails = nth <= u64::from(used.count_ones());
     let is_right = if fails { matches!(answer, Err(CheckpointError::Device(_))) } else { answer.is_ok() };
@@ -97,7 +96,7 @@ fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
         })?;
     }
     core.release_pool(POOL).map_err(failed)?;
-    core.device().steer().complete_all();
+    core.device_mut().sim.complete_all();
     core.release_cached().map_err(failed)?;
     let left = core.heap().reserved();
     ensure(Law::Endings, left == Bytes::ZERO, || format!("{}: {left} bytes are still reserved", during()))
@@ -153,7 +152,7 @@ fn across_allocators() -> Result<(), Broken> {
     let make = |skipped: u64| -> Result<Vec<Allocation>, Broken> {
         let mut device = Paper::new(1 << 40);
         (0..skipped).try_for_each(|_| device.malloc(Bytes(1)).map(drop)).map_err(failed)?;
-        let mut core = Allocator::new(device, PyTorch::new(Settings::default()), Vec::new());
+        let mut core = PaperCore::new(device, PyTorch::new(Settings::default()), Vec::new());
         [512, 3 * MIB, 512].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT).map_err(failed)).into_iter().collect()
     };
     let (first, same, other) = (make(0)?, make(0)?, make(1)?);
@@ -174,7 +173,7 @@ pub(crate) fn handles(draws: &Draws) -> Outcome {
 }
 
 fn void_after_restores(sizes: &[u64], turns: usize, which: u64) -> Result<u64, Broken> {
-    let mut core = Allocator::new(Paper::new(1 << 40), PyTorch::new(Settings::default()), Vec::new());
+    let mut core = PaperCore::new(Paper::new(1 << 40), PyTorch::new(Settings::default()), Vec::new());
     core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
     let (mut held, mut void): (Vec<Allocation>, Vec<Allocation>) = (Vec::new(), Vec::new());
     for &size in sizes {

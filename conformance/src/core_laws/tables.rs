@@ -10,12 +10,12 @@ use parkade::stats::{Family, Stat, StatSet, Stats, UnknownStatistic};
 use parkade::texts::{Hint, OomWords, OutOfMemory, format_bytes, format_double, format_significant, invalid_fraction_message};
 use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AdoptError, AllocError, Allocator, AnswerProblem, CheckpointError, FreeError, PoolError, PoolSlot, WrongAnswer};
+use parkade::{AdoptError, AllocError, AnswerProblem, CheckpointError, FreeError, PoolError, PoolSlot, WrongAnswer};
 use parkade_recording::memory_summary;
 use parkade_sim::CallName;
 use proptest::prelude::*;
 
-use crate::core_laws::devices::Paper;
+use crate::core_laws::devices::{Paper, PaperCore};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
@@ -434,7 +434,7 @@ fn fixed_errors() -> Result<(), Broken> {
     says(AllocError::ZeroSize.to_string(), "a request of 0 bytes has no block: use a null pointer for it")?;
     says(AllocError::TooManyStreams.to_string(), "more than 65535 streams: the heap numbers them with 16 bits")?;
     let foreign =
-        Allocator::new(Paper::new(1 << 30), PyTorch::new(Settings::default()), ()).allocate(Bytes(1), StreamId::DEFAULT);
+        PaperCore::new(Paper::new(1 << 30), PyTorch::new(Settings::default()), Vec::new()).allocate(Bytes(1), StreamId::DEFAULT);
     says(
         FreeError::NotAllocated(foreign.map_err(|error| Broken::new(Law::Answers, error))?).to_string(),
         "the allocation does not belong to this allocator, or no longer does: only the allocator that made it can free it",

@@ -1,19 +1,15 @@
 //! Runs the same program on two devices that differ in what they can do or report. No decision may differ.
 
-use std::collections::BTreeMap;
-
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
-use parkade::policy::PyTorch;
+use parkade::device::DeviceBackend;
+use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator};
+use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, PoolSlot};
 use parkade_sim::{SimOptions, SimPhysical};
 use proptest::prelude::*;
 
-use crate::core_laws::devices::Paper;
-use crate::core_laws::devices::{Kept, KeptCore};
+use crate::core_laws::devices::{Paged, PagedCore, Paper, PaperCore};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
@@ -21,80 +17,6 @@ use crate::law::{Broken, Law, ensure};
 /// Stream handles, lowest first. That is also their order in PyTorch's hash tables, and therefore the order in which
 /// the other device is queried.
 const STREAMS: [u64; 4] = [0, 7, 0x1000, u64::MAX];
-
-/// A device that may or may not report that its events complete in the order of handles.
-#[derive(Debug)]
-struct Device {
-    says_so: bool,
-    paper: Paper,
-    /// The numbers of events recorded and complete so far, by stream.
-    events: BTreeMap<StreamId, (u64, u64)>,
-}
-
-impl Device {
-    /// Completes this many events, starting with those on streams with lower handles.
-    fn complete(&mut self, mut count: u64) {
-        for (recorded, done) in self.events.values_mut() {
-            let more = count.min(*recorded - *done);
-            *done += more;
-            count -= more;
-        }
-    }
-}
-
-impl DeviceBackend for Device {
-    type Event = (StreamId, u64);
-    type Physical = ();
-
-    fn completes_by_handle(&self) -> bool {
-        self.says_so
-    }
-
-    fn index(&self) -> u32 {
-        0
-    }
-
-    fn total_memory(&self) -> Bytes {
-        self.paper.total_memory()
-    }
-
-    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        self.paper.memory_info()
-    }
-
-    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.paper.malloc(size)
-    }
-
-    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        self.paper.free(address)
-    }
-
-    fn create_event(&mut self) -> Result<(StreamId, u64), BackendError> {
-        Ok((StreamId::DEFAULT, 0))
-    }
-
-    fn record_event(&mut self, event: &mut (StreamId, u64), stream: StreamId) -> Result<(), BackendError> {
-        let (recorded, _) = self.events.entry(stream).or_default();
-        *recorded += 1;
-        *event = (stream, *recorded);
-        Ok(())
-    }
-
-    fn is_complete(&mut self, &(stream, number): &(StreamId, u64)) -> Result<bool, BackendError> {
-        let is_before = self.events.range(..stream).all(|(_, (recorded, done))| recorded == done);
-        Ok(is_before && self.events.get(&stream).is_some_and(|(_, done)| number <= *done))
-    }
-
-    fn wait(&mut self, &(stream, number): &(StreamId, u64)) -> Result<(), BackendError> {
-        self.events.range_mut(..stream).for_each(|(_, (recorded, done))| *done = *recorded);
-        let (_, done) = self.events.entry(stream).or_default();
-        *done = number.max(*done);
-        Ok(())
-    }
-
-    fn destroy_event(&mut self, _: (StreamId, u64)) {}
-}
 
 /// One step. Its numbers wrap around.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +30,7 @@ enum EventStep {
 }
 
 struct EventSide {
-    core: Allocator<Device, PyTorch, Vec<TraceEntry>>,
+    core: PaperCore,
     held: Vec<Allocation>,
 }
 
@@ -146,8 +68,8 @@ pub(crate) fn events_by_handle(draws: &Draws) -> Outcome {
 impl EventSide {
     fn new(is_newer: bool, says_so: bool) -> EventSide {
         let profile = if is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
-        let device = Device { says_so, paper: Paper::new(1 << 36), events: BTreeMap::new() };
-        EventSide { core: Allocator::new(device, PyTorch::of(profile, Settings::default()), Vec::new()), held: Vec::new() }
+        let device = Paper::new(1 << 36).completing_by_handle(says_so);
+        EventSide { core: PaperCore::new(device, PyTorch::of(profile, Settings::default()), Vec::new()), held: Vec::new() }
     }
 
     fn step(&mut self, step: &EventStep) -> Result<(), Broken> {
@@ -188,7 +110,7 @@ enum PageStep {
 
 /// One of the two allocators.
 struct PageSide {
-    core: KeptCore,
+    core: PagedCore,
     held: Vec<Allocation>,
 }
 
@@ -226,15 +148,15 @@ fn side(is_newer: bool, large: &str, most: u64) -> Result<PageSide, Broken> {
     let profile = if is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
     let text = format!("expandable_segments:True{large}");
     let settings = Settings::from_environment_as(&profile.dialect, &text).map_err(|error| Broken::new(Law::Settings, error))?;
-    let device = Kept::new(SimOptions::new(Bytes(1500 * MIB))).with_runs(most);
-    Ok(PageSide { core: Allocator::new(device, PyTorch::of(profile, settings), Vec::new()), held: Vec::new() })
+    let device = Paged::new(SimOptions::new(Bytes(1500 * MIB))).with_runs(most);
+    Ok(PageSide { core: PagedCore::new(device, Box::new(PyTorch::of(profile, settings)), Vec::new()), held: Vec::new() })
 }
 
 impl PageSide {
     /// Returns the visible state of the allocator and of its holdings on the device.
     fn seen(&self) -> String {
         let core = &self.core;
-        let used = core.device().look().used_bytes();
+        let used = core.device().sim.used_bytes();
         format!("{used} {:?} {:?} {:?}", core.expandable_segments(), core.segments(), core.stats().entries())
     }
 
@@ -254,7 +176,7 @@ impl PageSide {
             }
             PageStep::ReleaseCached => format!("{:?}", self.core.release_cached()),
             PageStep::OthersHold(bytes) => {
-                self.core.device().steer().set_external_bytes(Bytes(bytes));
+                self.core.device_mut().sim.set_external_bytes(Bytes(bytes));
                 String::new()
             }
             PageStep::Adopt(pages, run) => self.adopt(pages, run),
@@ -265,7 +187,7 @@ impl PageSide {
     /// Adopts a segment of 16 pages: those with a bit in `pages` are allocated (adjacent ones as one block), and the
     /// others have no memory.
     fn adopt(&mut self, pages: u16, run: u64) -> String {
-        let page = Bytes(self.core.policy().settings.large_segment_bytes);
+        let page = self.core.policy().page(PoolSlot::default_pool(PoolClass::Large));
         let Ok(base) = self.core.device_mut().reserve(Bytes(16 * page.get())) else { return "no addresses".to_owned() };
         let (mut blocks, mut memory): (Vec<AdoptedBlock>, Vec<(SimPhysical, u64)>) = (Vec::new(), Vec::new());
         let is_mapped = |place: u64| place < 16 && pages >> place & 1 == 1;
