@@ -205,6 +205,7 @@ macro_rules! forward_plain {
             index() -> u32;
             total_memory() -> Bytes;
             breaks_handles() -> bool;
+            waits_in_captures() -> bool;
             run_pages() -> u64;
         }
         forward! { device:

@@ -236,6 +236,9 @@ pub trait Insight {
     /// Ends the capture in which a stream takes part, on all its streams.
     fn end_capture(&mut self, stream: StreamId);
 
+    /// Returns whether a stream takes part in a capture.
+    fn is_captured(&self, stream: StreamId) -> bool;
+
     /// Submits work to a captured stream. Returns false if the stream is not captured.
     fn capture_work(&mut self, stream: StreamId) -> bool;
 

@@ -167,6 +167,10 @@ impl Insight for SimDevice {
         SimDevice::end_capture(self, stream);
     }
 
+    fn is_captured(&self, stream: StreamId) -> bool {
+        SimDevice::is_captured(self, stream)
+    }
+
     fn capture_work(&mut self, stream: StreamId) -> bool {
         SimDevice::capture_work(self, stream).is_some()
     }

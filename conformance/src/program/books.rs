@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use parkade::device::BackendError;
+use parkade::device::{BackendError, DeviceBackend};
 use parkade::policy::{Policy, PolicyFault};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stats};
@@ -29,7 +29,7 @@ use super::routing::Routing;
 use super::step::{POOLS, Step, pool_id};
 use super::views;
 use super::watched::{self, Told, changed_since_answer};
-use crate::backend::{DeviceFacts, TestDevice, Witness};
+use crate::backend::{DeviceFacts, MadeCall, TestDevice, Witness};
 use crate::law::{Broken, Law, ensure};
 
 /// The errors that are expected.
@@ -172,6 +172,7 @@ impl Books {
         match seen {
             Answer::Allocated(_) => {
                 self.count_carried_out(caller);
+                check_uncaptured(caller)?;
                 check_address(caller, step)?;
                 self.check_served(caller)?;
                 self.check_grown(caller)?;
@@ -262,7 +263,9 @@ impl Books {
         let address = held.address().get();
         let ranges = caller.device.reserved_ranges();
         let is_expandable = ranges.range(..=address).next_back().is_some_and(|(base, size)| address - base < *size);
-        if !policy.asked_after_lending() || !is_expandable || !self.expected.nothing() || held.pool == PoolId::DEFAULT {
+        // Once blocks have changed streams, a range may belong to a different stream than all of its blocks.
+        let is_certain = self.expected.nothing() && !policy.has_transferred();
+        if !policy.asked_after_lending() || !is_expandable || !is_certain || held.pool == PoolId::DEFAULT {
             return Ok(());
         }
         let size = policy.round(Bytes(held.requested)).unwrap_or(Bytes::ZERO).get();
@@ -511,7 +514,17 @@ impl Books {
             let next = calls.get(place + 1).filter(|next| next.name == CallName::MemUnmap);
             calls[place].error.is_some() || next.is_some_and(|next| next.error.is_some())
         };
-        let may_wait = |place: usize| calls[place].name == CallName::StreamSynchronize && (unmaps || fails(place));
+        // On a device that waits in captures, a policy may order the work of streams that take part in none.
+        let captured = caller.captured_streams();
+        let is_captured = |stream: u64| captured.iter().any(|captured| captured.get() == stream);
+        let may_order = caller.device.look().waits_in_captures() && caller.core.policy().pytorch().is_none();
+        let is_own = |call: &MadeCall| {
+            let recorded = || calls.iter().any(|other| other.name == CallName::EventRecord && other.event == call.event);
+            let has_stream = !matches!(call.name, CallName::EventQuery | CallName::EventSynchronize);
+            may_order && if has_stream { !is_captured(call.stream) } else { recorded() }
+        };
+        let may_wait =
+            |place: usize| calls[place].name == CallName::StreamSynchronize && (unmaps || fails(place)) || is_own(&calls[place]);
         let call = (0..calls.len()).find(|&place| FORBIDDEN.contains(&calls[place].name) && !may_wait(place));
         let call = call.map(|place| &calls[place]);
         ensure(Law::Pools, call.is_none(), || format!("the allocator called {call:?} while a graph was being captured"))
@@ -644,8 +657,10 @@ impl Books {
         let core = &caller.core;
         // PyTorch's ladder may take memory from a pool in use during a capture (spec 2.7, 2.9).
         if !core.policy().releases_during_captures() {
-            // Handles may be broken before requests are routed.
-            let is_deferring = self.was_deferring && self.should_defer(caller);
+            // Handles may be broken before requests are routed, and at any time on a device that waits in captures; a policy with random
+            // answers also breaks handles that are entirely free.
+            let breaks_handles = !caller.broken.is_empty() || self.expected.wrong_answers;
+            let is_deferring = self.was_deferring && self.should_defer(caller) && !breaks_handles;
             self.routing.check_kept(caller.entries(), is_deferring)?;
         }
         let profile = core.policy().profile();
@@ -702,6 +717,21 @@ impl Books {
 /// Returns the bytes that moved out of broken handles in the current step.
 fn copied_bytes(caller: &Caller) -> u64 {
     caller.broken.iter().flat_map(|broken| &broken.kept).map(|(_, bytes)| bytes).sum()
+}
+
+/// Checks that no work of a captured stream was ordered before a request, or the reverse: the driver would add it to the graph. PyTorch's
+/// policy asks the caller about captures, not the device.
+fn check_uncaptured(caller: &Caller) -> Result<(), Broken> {
+    if caller.core.policy().pytorch().is_some() {
+        return Ok(());
+    }
+    let captured = caller.captured_streams();
+    let is_captured = |call: &MadeCall| captured.iter().any(|stream| stream.get() == call.stream);
+    let orders = |pair: &&[MadeCall]| {
+        (pair[0].name, pair[1].name) == (CallName::EventRecord, CallName::StreamWaitEvent) && pair[0].event == pair[1].event
+    };
+    let call = caller.calls.windows(2).filter(orders).flatten().find(|call| is_captured(call));
+    ensure(Law::Pools, call.is_none(), || format!("the allocator called {call:?} on a stream that is being captured"))
 }
 
 /// Checks that a request for an address got that address.

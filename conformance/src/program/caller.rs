@@ -340,6 +340,13 @@ impl Caller {
         Ok(())
     }
 
+    /// Returns the streams that the device captures, if it is simulated.
+    pub(super) fn captured_streams(&self) -> Vec<StreamId> {
+        let mut device = self.device.steer();
+        let is_captured = |stream: &StreamId| device.insight().is_some_and(|device| device.is_captured(*stream));
+        self.streams.iter().copied().filter(is_captured).collect()
+    }
+
     /// Builds a captured graph, if the device is simulated.
     fn capture(&self, step: Step) -> Answer {
         let stream = |place: usize| self.streams[place];

@@ -352,6 +352,8 @@ fn careful_step() -> impl Strategy<Value = Step> {
         1 => prop::sample::select(vec![0, 0, 20 * MIB, 70 * MIB + 1, 400 * MIB]).prop_map(Step::OthersHold),
         1 => Just(Step::ResetPeaks),
         1 => Just(Step::ResetSums),
+        1 => (0..STREAMS.len()).prop_map(Step::BeginGraph),
+        1 => (0..STREAMS.len()).prop_map(Step::EndGraph),
     ]
 }
 

@@ -7,7 +7,7 @@ use parkade::device::BackendError;
 use parkade::policy::Policy as _;
 use parkade::stats::Stats;
 use parkade::trace::TraceEntry;
-use parkade::units::Bytes;
+use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, CheckpointError, FreeError, PoolCheckpoint};
 use parkade_policies::Named;
 use parkade_sim::{CallName, FaultError, FaultPlan, When};
@@ -300,12 +300,13 @@ impl Player {
             Step::Apply(place) if is_unsafe(self.caller.setup.text(place)) => Ok(Outcome::Done),
             Step::EndPool(pool) => {
                 let (id, was_routed) = (POOLS[pool], books.routing.routed(POOLS[pool]));
+                let routed: Vec<StreamId> = was_routed.flatten().into_iter().collect();
                 let outcome = self.perform(step)?;
                 // `use_mem_pool` then also ends its use of the pool; a capture's graph keeps its use.
                 if was_routed == Some(None) && self.caller.core.pool_use_count(id).is_ok_and(|uses| uses > 0) {
                     self.perform(Step::ReleasePool(pool))?;
                 }
-                self.follow_captures()?;
+                self.follow_captures(&routed)?;
                 Ok(outcome)
             }
             // Some releases defer waiting forever after a routing has failed.
@@ -316,17 +317,28 @@ impl Player {
             }
             Step::BeginPool(..) => {
                 let outcome = self.perform(step)?;
-                self.follow_captures()?;
+                self.follow_captures(&[])?;
                 Ok(outcome)
             }
             _ => self.perform(step),
         }
     }
 
-    /// The current stream is captured exactly while requests of a single stream are routed.
-    fn follow_captures(&mut self) -> Result<(), Broken> {
+    /// The current stream is captured exactly while requests of a single stream are routed, and the device captures that stream;
+    /// these streams were routed before.
+    fn follow_captures(&mut self, routed: &[StreamId]) -> Result<(), Broken> {
         let captures = self.books.as_ref().is_some_and(|books| books.routing.captures_a_stream());
-        self.perform(Step::Capturing(captures)).map(drop)
+        self.perform(Step::Capturing(captures))?;
+        let captured = self.caller.captured_streams();
+        for (place, stream) in self.caller.streams.into_iter().enumerate() {
+            let is_routed = self.books.as_ref().is_some_and(|books| books.routing.captures(stream));
+            match (captured.contains(&stream), is_routed) {
+                (false, true) => self.perform(Step::BeginGraph(place))?,
+                (true, false) if routed.contains(&stream) => self.perform(Step::EndGraph(place))?,
+                _ => continue,
+            };
+        }
+        Ok(())
     }
 
     /// A pool that is restored takes back everything it has handed out, as if the program freed it.
@@ -343,7 +355,8 @@ impl Player {
         let is_routing = self.books.as_ref().is_some_and(|books| books.routing.is_routing());
         // An oversize block does not serve a small request, but a part of it that remains mapped does.
         let has_oversize = self.caller.core.policy().pytorch().is_some_and(|policy| policy.settings.max_split_bytes != u64::MAX);
-        !has_oversize && self.expected.nothing() && !is_routing && !self.caller.core.heap().is_deferring()
+        let is_capturing = self.caller.core.heap().is_deferring() || !self.caller.captured_streams().is_empty();
+        !has_oversize && self.expected.nothing() && !is_routing && !is_capturing
     }
 
     /// Checks that an out-of-memory error is justified: the policy finds no block even after all work is done and
@@ -551,9 +564,7 @@ impl Player {
 
     fn give_everything_back(&mut self) -> Result<(), Broken> {
         self.perform(Step::Capturing(false))?;
-        if self.books.is_none() {
-            (0..self.caller.streams.len()).try_for_each(|place| self.perform(Step::EndGraph(place)).map(drop))?;
-        }
+        (0..self.caller.streams.len()).try_for_each(|place| self.perform(Step::EndGraph(place)).map(drop))?;
         for (pool, id) in POOLS.into_iter().enumerate() {
             self.apply(Step::EndPool(pool))?;
             while self.caller.core.pool_use_count(id).is_ok_and(|uses| uses > 0) {

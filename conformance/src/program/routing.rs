@@ -44,6 +44,11 @@ impl Routing {
         self.routed.iter().any(|(_, stream)| stream.is_some())
     }
 
+    /// Returns whether a pool serves the requests of this stream alone.
+    pub(super) fn captures(&self, stream: StreamId) -> bool {
+        self.routed.iter().any(|(_, routed)| *routed == Some(stream))
+    }
+
     /// Returns whether waiting is deferred under the rules of a release.
     pub(super) fn is_deferring(&self, profile: &Profile) -> bool {
         match profile.deferral {

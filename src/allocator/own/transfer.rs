@@ -99,17 +99,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("transfers a block of a different pool, or of the request's own stream").into());
         }
         let from = self.heap.stream(block.stream);
-        // A captured stream cannot wait for work outside its capture.
-        let may_order = self.may_wait_for(from) && self.may_wait_for(request.stream);
-        if !may_order || !self.order(from, request.stream, waits)? {
-            return Ok(None);
-        }
-        Ok(Some(index))
+        Ok(self.order(from, request.stream, waits)?.then_some(index))
     }
 
     /// Orders all work submitted to `from` so far before future work of `to`. If `waits` is false, only checks whether
-    /// that work is done. Returns whether the work is ordered.
-    pub(super) fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
+    /// that work is done. Returns whether the work is ordered. A captured stream cannot wait for work outside its capture,
+    /// and other streams cannot wait for its work.
+    fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
+        if !(self.may_wait_for(from) && self.may_wait_for(to)) {
+            return Ok(false);
+        }
         let mut event = match self.pending.take_spare_event() {
             Some(event) => event,
             None => self.device.create_event()?,
