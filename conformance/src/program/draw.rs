@@ -300,6 +300,30 @@ pub(crate) fn restores() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
+/// Returns a program with allocations in a private pool that nothing uses any more, of which several wait for other streams when the
+/// pool's memory is released.
+pub(crate) fn released_pools() -> impl Strategy<Value = Vec<Step>> {
+    let allocate = || (one_of![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
+    let used = one_of![
+        3 => (any::<usize>(), 1..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
+        3 => any::<usize>().prop_map(Step::Free),
+    ];
+    let end = one_of![
+        4 => Just(Step::ReleaseCachedPool(0)),
+        1 => Just(Step::SnapshotPool(0)),
+        1 => Just(Step::ProcessEvents),
+        1 => (0..STREAMS.len()).prop_map(Step::CompleteOne),
+        1 => allocate(),
+        1 => Just(Step::ReleaseCached),
+    ];
+    let lists = (prop::collection::vec(allocate(), 1..8), prop::collection::vec(allocate(), 0..4));
+    let parts = (lists, prop::collection::vec(used, 4..24), prop::collection::vec(end, 1..5));
+    parts.prop_map(|((own, other), used, end)| {
+        let begin = std::iter::once(Step::BeginPool(0, None)).chain(own).chain([Step::EndPool(0)]).chain(other);
+        begin.chain([Step::ReleasePool(0)]).chain(used).chain(end).collect()
+    })
+}
+
 /// Returns the setup of a careful program with this event timing. If PyTorch's policy runs it, any release and settings apply.
 fn careful_setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB, 1024 * MIB, 3072 * MIB]);

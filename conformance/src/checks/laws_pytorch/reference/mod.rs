@@ -19,7 +19,7 @@ use super::programs::{of_rungs, programs};
 use crate::backend::{AnyBackend, EventTiming, Places};
 use crate::program::bytes;
 use crate::program::contents::Contents;
-use crate::program::draw::{THRESHOLDS, captures, crowd, pool_program, program, restores, setup};
+use crate::program::draw::{THRESHOLDS, captures, crowd, pool_program, program, released_pools, restores, setup};
 use crate::program::player::{Cast, Habits, Player};
 use crate::program::search::{Stopped, program_line, run_cases, timings};
 use crate::program::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, Setup, Step, profiles, texts};
@@ -73,6 +73,10 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
                 calls fail";
     let restores = Entry::new(Group::Law, "reference/restores-that-fail", says, check_restores);
     entries.push(restores.requires(Requirement::ExpandableSegments));
+    let says = "every decision matches the reference allocator when the memory of a private pool is released while several of its \
+                blocks wait for other streams";
+    let released = Entry::new(Group::Law, "reference/released-pools", says, check_released_pools);
+    entries.push(released.requires(Requirement::ExpandableSegments));
     let says = "every decision matches the reference allocator when callbacks make requests and end the pool that a request is \
                 routed to";
     let abandoned = Entry::new(Group::Law, "reference/abandoned-pools", says, |backend: &AnyBackend, _: &Effort| {
@@ -208,6 +212,13 @@ fn check_default_pool(backend: &AnyBackend) -> Result<(), Trouble> {
         play(backend, &Setup { release: profile.name, ..Setup::PLAIN }, &program, None)?;
     }
     Ok(())
+}
+
+/// Pools that nothing uses any more, with blocks that other streams use.
+fn check_released_pools(backend: &AnyBackend, effort: &Effort) -> Verdict {
+    let timing = if backend.is_simulated() { EventTiming::Seeded(3) } else { EventTiming::Clock };
+    let effort = Effort { cases: effort.cases / 4 + 1, ..*effort };
+    run_cases(&effort, SALT + 24, (setup(timing), released_pools()), |(setup, steps)| play(backend, setup, steps, None))
 }
 
 /// Checkpoints of pools whose blocks are used by other streams, while event calls fail.
