@@ -116,7 +116,7 @@ pub enum Relief {
     /// Move all free blocks of the request's pool that belong to stream `from` to the request's stream, where they
     /// coalesce. The request's stream waits for the work submitted to `from` so far, even if `from` has no block.
     /// Blocks of expandable segments do not move. This step alone does not serve the request, but the next one may
-    /// reuse the moved blocks. Does nothing while a graph is captured.
+    /// reuse the moved blocks. Does nothing while a graph is captured, or if one of the two streams is captured.
     TransferAll {
         /// A stream that has been used before.
         from: StreamId,
