@@ -216,9 +216,27 @@ pub(super) fn lending() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     })
 }
 
+/// Returns programs that take a few segments within a small limit, free all of them or all but one, and then request up to all that
+/// the limit allows, so that what has to be released first is often exactly one, two or all segments.
+fn refills() -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let round = (prop::collection::vec((1..=4_u64, any::<usize>()), 1..5), any::<bool>(), 1..=16_u64, any::<usize>());
+    let limit = prop::sample::select(vec![4_u64, 6, 8, 8, 12, 12, 16]);
+    (setup(), limit, prop::collection::vec(round, 1..4)).prop_map(|((setup, grid), limit, rounds)| {
+        let request = |units: u64, stream: usize| Step::Allocate(units.min(limit) * grid.unit, stream % grid.streams);
+        let round = |(taken, keeps_one, units, stream): (Vec<(u64, usize)>, bool, u64, usize)| {
+            let freed = taken.len() - usize::from(keeps_one);
+            let taken = taken.into_iter().map(move |(units, stream)| request(units, stream));
+            let freed = std::iter::repeat_n(Step::Free(0), freed);
+            taken.chain(freed).chain([request(units, stream), Step::Free(0)]).collect::<Vec<_>>()
+        };
+        let begin = Step::Limit(Some(limit * grid.unit));
+        (Setup { capacity: MOST, ..setup }, std::iter::once(begin).chain(rounds.into_iter().flat_map(round)).collect())
+    })
+}
+
 /// Returns programs, nearly all of which have at most this many steps. Half of them have private pools.
 pub(super) fn deciding(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
-    one_of![60 => on_a_grid(longest), 8 => multiples(), 1 => many_sizes()]
+    one_of![60 => on_a_grid(longest), 8 => multiples(), 8 => refills(), 1 => many_sizes()]
 }
 
 fn on_a_grid(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
