@@ -260,10 +260,10 @@ pub fn each<T: Send>(
         let result = work(&inputs.all[place].path);
         *slot(place) = Some(result);
     };
-    let mut pass_on = |place: usize| match (&inputs.all[place].refusal, slot(place).take()) {
-        (Some(refusal), _) => done(place, Err(anyhow!("{refusal}"))),
-        (None, Some(result)) => done(place, result),
-        (None, None) => Ok(()),
+    let mut pass_on = |place: usize| {
+        let result = slot(place).take();
+        let refusal = || inputs.all[place].refusal.clone().unwrap_or_else(|| "the file was not read".to_owned());
+        done(place, result.unwrap_or_else(|| Err(anyhow!(refusal()))))
     };
     let bar = progress::of("files", is_hidden);
     bar.set_length(inputs.all.len() as u64);
@@ -307,7 +307,7 @@ fn on_threads(
                 // Nothing that it has touched is used again: unwinding continues below.
                 catch_unwind(AssertUnwindSafe(|| work(place)))
             };
-            // Nobody receives results any more after an error from `done`.
+            // Nobody receives places any more after an error or a panic.
             if sender.send((place, outcome)).is_err() {
                 break;
             }

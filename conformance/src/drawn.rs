@@ -33,7 +33,7 @@ pub(crate) fn run<C: Debug + Clone + 'static>(
     test: &dyn Fn(&C) -> Result<(), String>,
 ) -> Result<(), TestError<C>> {
     let cases = strategy.prop_map(|case| Rc::new(case) as Rc<dyn Case>).boxed();
-    let test = |case: &dyn Any| case.downcast_ref().map_or(Ok(()), test);
+    let test = |case: &dyn Any| case.downcast_ref().map_or_else(|| Err("a case of another type".to_owned()), test);
     run_any(runner, &cases, &test).map_err(|error| match error {
         TestError::Abort(reason) => TestError::Abort(reason),
         TestError::Fail(reason, case) => match (case as Rc<dyn Any>).downcast() {

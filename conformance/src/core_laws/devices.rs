@@ -17,7 +17,7 @@ use crate::backend::{MadeCall, forward};
 /// The allocator on the simulated device, with any policy.
 pub(crate) type PagedCore = Allocator<Paged, Box<dyn Policy>, Vec<TraceEntry>>;
 
-/// The simulated device, which takes a limited number of pages per call.
+/// The simulated device, which takes a limited number of pages per call. It shows no captures and breaks no handles.
 #[derive(Debug)]
 pub(crate) struct Paged {
     pub(crate) sim: SimDevice,

@@ -169,10 +169,10 @@ impl Books {
     /// # Errors
     /// The first broken law.
     pub(super) fn after(&mut self, caller: &mut Caller, step: Step, seen: &Answer) -> Result<(), Broken> {
+        check_uncaptured(caller)?;
         match seen {
             Answer::Allocated(_) => {
                 self.count_carried_out(caller);
-                check_uncaptured(caller)?;
                 check_address(caller, step)?;
                 self.check_served(caller)?;
                 self.check_grown(caller)?;
@@ -264,7 +264,7 @@ impl Books {
         let ranges = caller.device.reserved_ranges();
         let is_expandable = ranges.range(..=address).next_back().is_some_and(|(base, size)| address - base < *size);
         // Once blocks have changed streams, a range may belong to a different stream than all of its blocks.
-        let is_certain = self.expected.nothing() && !policy.has_transferred();
+        let is_certain = self.expected.nothing() && policy.notes().reached.transfers == 0;
         if !policy.asked_after_lending() || !is_expandable || !is_certain || held.pool == PoolId::DEFAULT {
             return Ok(());
         }
@@ -514,17 +514,27 @@ impl Books {
             let next = calls.get(place + 1).filter(|next| next.name == CallName::MemUnmap);
             calls[place].error.is_some() || next.is_some_and(|next| next.error.is_some())
         };
-        // On a device that waits in captures, a policy may order the work of streams that take part in none.
+        // On a device that waits in captures, a policy may order the work of streams that take part in none, for a request.
+        let is_request = matches!(step, Step::Allocate(..) | Step::AllocateRaw(..) | Step::AllocateAt(..));
+        let may_order = is_request && caller.device.look().waits_in_captures() && caller.core.policy().pytorch().is_none();
         let captured = caller.captured_streams();
-        let is_captured = |stream: u64| captured.iter().any(|captured| captured.get() == stream);
-        let may_order = caller.device.look().waits_in_captures() && caller.core.policy().pytorch().is_none();
-        let is_own = |call: &MadeCall| {
-            let recorded = || calls.iter().any(|other| other.name == CallName::EventRecord && other.event == call.event);
-            let has_stream = !matches!(call.name, CallName::EventQuery | CallName::EventSynchronize);
-            may_order && if has_stream { !is_captured(call.stream) } else { recorded() }
+        let is_free = |call: &MadeCall| captured.iter().all(|stream| stream.get() != call.stream);
+        let is_pair = |first: Option<&MadeCall>, second: Option<&MadeCall>| {
+            let Some((first, second)) = first.zip(second) else { return false };
+            let asks = matches!(second.name, CallName::StreamWaitEvent | CallName::EventQuery);
+            first.name == CallName::EventRecord && asks && first.event == second.event && is_free(first)
+        };
+        let is_own = |place: usize| {
+            let call = &calls[place];
+            let is_ordered = match call.name {
+                CallName::StreamSynchronize => true,
+                CallName::EventRecord => call.error.is_some() || is_pair(Some(call), calls.get(place + 1)),
+                _ => is_pair(place.checked_sub(1).and_then(|before| calls.get(before)), Some(call)),
+            };
+            may_order && is_ordered && (call.name == CallName::EventQuery || is_free(call))
         };
         let may_wait =
-            |place: usize| calls[place].name == CallName::StreamSynchronize && (unmaps || fails(place)) || is_own(&calls[place]);
+            |place: usize| calls[place].name == CallName::StreamSynchronize && (unmaps || fails(place)) || is_own(place);
         let call = (0..calls.len()).find(|&place| FORBIDDEN.contains(&calls[place].name) && !may_wait(place));
         let call = call.map(|place| &calls[place]);
         ensure(Law::Pools, call.is_none(), || format!("the allocator called {call:?} while a graph was being captured"))
@@ -657,11 +667,10 @@ impl Books {
         let core = &caller.core;
         // PyTorch's ladder may take memory from a pool in use during a capture (spec 2.7, 2.9).
         if !core.policy().releases_during_captures() {
-            // Handles may be broken before requests are routed, and at any time on a device that waits in captures; a policy with random
-            // answers also breaks handles that are entirely free.
-            let breaks_handles = !caller.broken.is_empty() || self.expected.wrong_answers;
-            let is_deferring = self.was_deferring && self.should_defer(caller) && !breaks_handles;
-            self.routing.check_kept(caller.entries(), is_deferring)?;
+            let is_deferring = self.was_deferring && self.should_defer(caller);
+            // On a device that waits in captures, handles may be moved and broken at any time.
+            let may_unmap = !caller.broken.is_empty() || self.expected.wrong_answers;
+            self.routing.check_kept(caller.entries(), is_deferring, may_unmap)?;
         }
         let profile = core.policy().profile();
         for id in POOLS {
@@ -719,12 +728,8 @@ fn copied_bytes(caller: &Caller) -> u64 {
     caller.broken.iter().flat_map(|broken| &broken.kept).map(|(_, bytes)| bytes).sum()
 }
 
-/// Checks that no work of a captured stream was ordered before a request, or the reverse: the driver would add it to the graph. PyTorch's
-/// policy asks the caller about captures, not the device.
+/// Checks that no work of a captured stream was ordered before other work, or the reverse: the driver would add it to the graph.
 fn check_uncaptured(caller: &Caller) -> Result<(), Broken> {
-    if caller.core.policy().pytorch().is_some() {
-        return Ok(());
-    }
     let captured = caller.captured_streams();
     let is_captured = |call: &MadeCall| captured.iter().any(|stream| stream.get() == call.stream);
     let orders = |pair: &&[MadeCall]| {

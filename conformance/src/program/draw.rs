@@ -300,8 +300,8 @@ pub(crate) fn restores() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// Returns a program with allocations in a private pool that nothing uses any more, of which several wait for other streams when the
-/// pool's memory is released.
+/// Returns a program with allocations in a private pool that nothing uses any more, of which several wait for other streams
+/// when the pool's memory is released.
 pub(crate) fn released_pools() -> impl Strategy<Value = Vec<Step>> {
     let allocate = || (one_of![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
     let used = one_of![
@@ -377,7 +377,7 @@ fn careful_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::ResetPeaks),
         1 => Just(Step::ResetSums),
         1 => (0..STREAMS.len()).prop_map(Step::BeginGraph),
-        1 => (0..STREAMS.len()).prop_map(Step::EndGraph),
+        4 => (0..STREAMS.len()).prop_map(Step::EndGraph),
     ]
 }
 

@@ -282,6 +282,7 @@ impl Player {
                 }
                 Ok(outcome)
             }
+            Step::EndGraph(place) if books.routing.captures(self.caller.streams[place]) => Ok(Outcome::Done),
             Step::Use(which, place) => self.use_by(which, place),
             Step::Copy(from, to, place) => self.copy(from, to, place),
             Step::Read(which) => self.read(which),
@@ -355,7 +356,9 @@ impl Player {
         let is_routing = self.books.as_ref().is_some_and(|books| books.routing.is_routing());
         // An oversize block does not serve a small request, but a part of it that remains mapped does.
         let has_oversize = self.caller.core.policy().pytorch().is_some_and(|policy| policy.settings.max_split_bytes != u64::MAX);
-        let is_capturing = self.caller.core.heap().is_deferring() || !self.caller.captured_streams().is_empty();
+        // PyTorch's policy asks no stream whether the device captures it.
+        let is_captured = self.caller.core.policy().pytorch().is_none() && !self.caller.captured_streams().is_empty();
+        let is_capturing = is_captured || self.caller.core.heap().is_deferring();
         !has_oversize && self.expected.nothing() && !is_routing && !is_capturing
     }
 

@@ -144,14 +144,16 @@ impl Routing {
         self.is_capturing = is_capturing;
     }
 
-    /// Checks that no memory was taken from a pool in use, nor from the default pool while waiting is deferred (spec 2.10).
+    /// Checks that no memory was taken from a pool in use, nor from the default pool while waiting is deferred (spec 2.10),
+    /// except pages if `may_unmap` is set.
     ///
     /// # Errors
     /// If any memory was taken.
-    pub(super) fn check_kept(&self, entries: &[TraceEntry], is_deferring: bool) -> Result<(), Broken> {
+    pub(super) fn check_kept(&self, entries: &[TraceEntry], is_deferring: bool, may_unmap: bool) -> Result<(), Broken> {
         let is_gone = |entry: &&TraceEntry| matches!(entry.action, TraceAction::SegmentFree | TraceAction::SegmentUnmap);
         for entry in entries.iter().filter(is_gone) {
-            let is_kept = if entry.pool == PoolId::DEFAULT { is_deferring } else { self.uses(entry.pool) > 0 };
+            let is_excused = may_unmap && entry.action == TraceAction::SegmentUnmap;
+            let is_kept = if entry.pool == PoolId::DEFAULT { is_deferring && !is_excused } else { self.uses(entry.pool) > 0 };
             ensure(Law::Pools, !is_kept, || format!("{entry:?}, while {self:?}"))?;
         }
         Ok(())

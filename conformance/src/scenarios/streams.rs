@@ -8,8 +8,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{AnyBackend, AnyDevice, AnyEvent, Race, RaceSide, TestDevice, Touch, first_other_word};
-use crate::drawn::one_of;
-use crate::drawn::runner;
+use crate::drawn::{one_of, runner};
 use crate::scenarios::story::{Finding, Row, Story, claim, scenario};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 

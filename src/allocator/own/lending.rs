@@ -44,6 +44,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let mut has_waited = false;
         let mut is_idle = Vec::new();
         for stream in self.heap.streams_seen().to_vec() {
+            if !self.may_wait_for(stream) {
+                is_idle.push(false);
+                continue;
+            }
             // After an error the stream may still have work. If the device is lost, the next request reports it.
             let mut answer = self.device.is_idle(stream);
             if waits && answer == Ok(false) {
@@ -226,8 +230,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Like [`Allocator::bring_home`], but for part of a different pool's segment.
     pub(super) fn bring_part_home(&mut self, index: u32) -> Result<(), BackendError> {
-        if self.is_part_to_return(index) {
-            self.device.synchronize_stream(self.heap.stream(self.heap.arena.at(index).stream))?;
+        let stream = self.heap.stream(self.heap.arena.at(index).stream);
+        if self.is_part_to_return(index) && self.may_wait_for(stream) {
+            self.device.synchronize_stream(stream)?;
             self.take_part_back(index);
         }
         Ok(())

@@ -216,8 +216,8 @@ pub(super) fn lending() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     })
 }
 
-/// Returns programs that take a few segments within a small limit, free all of them or all but one, and then request up to all that
-/// the limit allows, so that what has to be released first is often exactly one, two or all segments.
+/// Returns programs that take a few segments within a small limit, free most or all of them, and then request up to all that the
+/// limit allows, so that releasing one, two or all segments is often exactly enough.
 fn refills() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let round = (prop::collection::vec((1..=4_u64, any::<usize>()), 1..5), any::<bool>(), 1..=16_u64, any::<usize>());
     let limit = prop::sample::select(vec![4_u64, 6, 8, 8, 12, 12, 16]);
@@ -234,7 +234,7 @@ fn refills() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     })
 }
 
-/// Returns programs, nearly all of which have at most this many steps. Half of them have private pools.
+/// Returns programs, nearly all of which have at most this many steps. Many of them have private pools.
 pub(super) fn deciding(longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     one_of![60 => on_a_grid(longest), 8 => multiples(), 8 => refills(), 1 => many_sizes()]
 }
