@@ -240,6 +240,14 @@ fn newer_snapshots_are_read_and_what_is_unknown_is_counted() {
 }
 
 #[test]
+fn an_unknown_key_is_counted_each_time_that_it_occurs() {
+    let block = r#"{"size": 512, "state": "inactive", "colour": 1}"#;
+    let json = format!(r#"[{{"address": 0, "total_size": 1536, "blocks": [{block}, {block}, {block}]}}]"#);
+    let recording = read(json.as_bytes()).expect("a snapshot");
+    assert_eq!(recording.tolerated.unknown_block_keys.get("colour"), Some(&3));
+}
+
+#[test]
 fn what_is_written_is_read_back() {
     for name in ["snapshot.protocol4.pickle", "old.pickle", "newer.pickle"] {
         let mut recording = load(name);

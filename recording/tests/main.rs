@@ -2,5 +2,6 @@
 
 mod bad_input;
 mod formats;
+mod logs;
 mod properties;
 mod summary;
