@@ -133,7 +133,7 @@ pub enum Relief {
     },
     /// Unmap the whole pages in these free blocks of expandable segments and map them for the request, with new pages
     /// from the device if they are too few. Unused pages are released to the device. Does nothing while a graph is
-    /// captured.
+    /// captured, and leaves out blocks whose segment's stream is captured.
     Remap {
         /// The free blocks, in this order.
         blocks: Vec<BlockId>,
