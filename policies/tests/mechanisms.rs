@@ -278,6 +278,29 @@ fn pages_go_where_they_are_needed_without_new_ones() {
 }
 
 #[test]
+fn pages_of_a_captured_stream_stay_until_its_capture_ends() {
+    let relieve = |heap: &Heap, request: &Request, rung: u32| match rung {
+        0 => Relief::Remap { blocks: heap.free_blocks(request.pool).map(|block| block.id).collect() },
+        _ => Relief::Done,
+    };
+    let mut allocator = on(16, Toy { grows: true, relieve, ..Toy::default() });
+    let (here, there) = (StreamId::DEFAULT, StreamId(0x1000));
+    let block = allocator.allocate(Bytes::mib(12), there).unwrap();
+    allocator.free(block).unwrap();
+    let waits = |allocator: &Allocator<SimDevice, Toy>| allocator.device().totals(CallName::StreamSynchronize).calls;
+    allocator.device_mut().begin_capture(there);
+    let refused = allocator.allocate(Bytes::mib(12), here);
+    assert!(matches!(refused, Err(AllocError::OutOfMemory(_))), "{refused:?}");
+    allocator.check().unwrap();
+    assert_eq!((waits(&allocator), allocator.heap().reserved()), (0, Bytes::mib(12)));
+    allocator.device_mut().end_capture(there);
+    let served = allocator.allocate(Bytes::mib(12), here).unwrap();
+    allocator.check().unwrap();
+    assert_eq!((waits(&allocator), allocator.heap().reserved()), (1, Bytes::mib(12)));
+    allocator.free(served).unwrap();
+}
+
+#[test]
 fn a_segment_of_another_size_is_asked_for_but_never_too_small_a_one() {
     let relieve = |_: &Heap, request: &Request, rung: u32| match rung {
         0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(Bytes::mib(40)) },

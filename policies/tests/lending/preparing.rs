@@ -121,6 +121,23 @@ fn what_was_pending_serves_the_capture_once_it_was_waited_for() {
 }
 
 #[test]
+fn a_captured_stream_is_not_waited_for() {
+    for is_captured in [false, true] {
+        let mut core = patient();
+        let block = take(&mut core, 8, THERE);
+        give(&mut core, block);
+        core.device_mut().spin(THERE, 1_000_000);
+        if is_captured {
+            core.device_mut().begin_capture(THERE);
+        }
+        begin(&mut core, FIRST);
+        assert_eq!(calls(&core, CallName::StreamSynchronize), u64::from(!is_captured));
+        core.device_mut().end_capture(THERE);
+        end(&mut core, FIRST);
+    }
+}
+
+#[test]
 fn several_busy_streams_are_one_wait() {
     let mut core = patient();
     let blocks: Vec<Allocation> = (0..4).map(|stream| take(&mut core, 8, StreamId(stream * 0x1000))).collect();
