@@ -32,7 +32,7 @@ pub(crate) fn run<C: Debug + Clone + 'static>(
     strategy: impl Strategy<Value = C> + 'static,
     test: &dyn Fn(&C) -> Result<(), String>,
 ) -> Result<(), TestError<C>> {
-    let cases = strategy.prop_map(|case| Rc::new(case) as Rc<dyn Case>).boxed();
+    let cases = strategy.prop_map(|case| Rc::new(case) as Rc<dyn AnyCase>).boxed();
     let test = |case: &dyn Any| case.downcast_ref().map_or_else(|| Err("a case of another type".to_owned()), test);
     run_any(runner, &cases, &test).map_err(|error| match error {
         TestError::Abort(reason) => TestError::Abort(reason),
@@ -44,15 +44,15 @@ pub(crate) fn run<C: Debug + Clone + 'static>(
 }
 
 /// A case of any type.
-trait Case: Any + Debug {}
+trait AnyCase: Any + Debug {}
 
-impl<C: Any + Debug> Case for C {}
+impl<C: Any + Debug> AnyCase for C {}
 
 fn run_any(
     mut runner: TestRunner,
-    cases: &BoxedStrategy<Rc<dyn Case>>,
+    cases: &BoxedStrategy<Rc<dyn AnyCase>>,
     test: &dyn Fn(&dyn Any) -> Result<(), String>,
-) -> Result<(), TestError<Rc<dyn Case>>> {
+) -> Result<(), TestError<Rc<dyn AnyCase>>> {
     runner.run(cases, |case| test(&*case as &dyn Any).map_err(|reason| TestCaseError::Fail(Reason::from(reason))))
 }
 

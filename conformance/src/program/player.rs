@@ -325,8 +325,8 @@ impl Player {
         }
     }
 
-    /// The current stream is captured exactly while requests of a single stream are routed, and the device captures that stream;
-    /// these streams were routed before.
+    /// Makes captures follow the routing: the current stream is captured exactly while requests of a single stream are routed, and
+    /// the device captures that stream. `routed` are the streams that were routed before.
     fn follow_captures(&mut self, routed: &[StreamId]) -> Result<(), Broken> {
         let captures = self.books.as_ref().is_some_and(|books| books.routing.captures_a_stream());
         self.perform(Step::Capturing(captures))?;
