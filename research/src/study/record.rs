@@ -1,15 +1,13 @@
 //! Records a run: the allocator's entries, event by event, as PyTorch's memory history would contain them.
 
-use std::cell::RefCell;
 use std::mem;
-use std::rc::Rc;
 
 use parkade::policy::Policy;
 use parkade::snapshot::SegmentInfo;
 use parkade::stats::{Family, Stats};
-use parkade::trace::{Observer, TraceEntry};
+use parkade::trace::TraceEntry;
 
-use super::run::{Outcome, RunOptions, level, observe};
+use super::run::{Outcome, Run, RunOptions, level};
 use crate::workload::{Event, Workload};
 
 /// A recorded run.
@@ -40,38 +38,22 @@ pub struct RecordedEvent {
     pub is_retried: bool,
 }
 
-/// Collects the entries where both the allocator and the recorder reach them.
-#[derive(Clone, Default)]
-struct Log(Rc<RefCell<Vec<TraceEntry>>>);
-
-impl Observer for Log {
-    fn observe(&mut self, entry: &TraceEntry) {
-        self.0.borrow_mut().push(*entry);
-    }
-}
-
 /// Runs a workload under a policy and records the run.
 #[must_use]
 pub fn record(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions) -> RecordedRun {
-    let log = Log::default();
     let (mut events, mut retries) = (Vec::with_capacity(workload.events.len()), 0);
-    let (mut segments, mut stats) = (Vec::new(), Stats::default());
-    let last = workload.events.len().saturating_sub(1);
-    let outcome = observe(workload, policy, options, log.clone(), |moment| {
-        let retried = mem::replace(&mut retries, moment.stats().num_alloc_retries);
+    let (outcome, mut end) = Run::new(policy, options, Vec::new()).through(workload, options, |run, event, _| {
+        let stats = run.core.stats();
+        let retried = mem::replace(&mut retries, stats.num_alloc_retries);
         events.push(RecordedEvent {
-            event: workload.events[moment.event],
-            entries: log.0.borrow().len(),
-            allocated_bytes: level(moment.stats(), Family::AllocatedBytes),
+            event: workload.events[event],
+            entries: run.core.observer().len(),
+            allocated_bytes: level(stats, Family::AllocatedBytes),
             is_retried: retries > retried,
         });
-        if moment.has_failed || moment.event == last {
-            segments = moment.segments();
-            stats.clone_from(moment.stats());
-        }
     });
-    let entries = log.0.take();
-    RecordedRun { outcome, entries, events, segments, stats }
+    let entries = mem::take(end.core.observer_mut());
+    RecordedRun { outcome, entries, events, segments: end.core.segments(), stats: end.core.stats().clone() }
 }
 
 #[cfg(test)]

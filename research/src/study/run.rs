@@ -229,22 +229,22 @@ pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOpt
 }
 
 /// Does the same as [`run`], but `see` receives the state after each event, including an event that fails.
-pub fn watch(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions, see: impl FnMut(&Moment<'_>)) -> Outcome {
-    observe(workload, policy, options, (), see)
-}
-
-/// Does the same as [`watch`], and `observer` receives the allocator's entries.
-pub(super) fn observe<O: Observer>(
+pub fn watch(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
     options: &RunOptions,
-    observer: O,
-    see: impl FnMut(&Moment<'_>),
+    mut see: impl FnMut(&Moment<'_>),
 ) -> Outcome {
     // The box itself is not a PyTorch policy, but the policy inside it may be.
     match policy.as_ref().as_pytorch() {
-        Some(pytorch) => run_policy(workload, Run::new(pytorch.clone(), options, observer), options, see),
-        None => run_policy(workload, Run::new(policy, options, observer), options, see),
+        Some(pytorch) => {
+            let run = Run::new(pytorch.clone(), options, ());
+            run.through(workload, options, |run, event, has_failed| see(&run.moment(event, has_failed))).0
+        }
+        None => {
+            let run = Run::new(policy, options, ());
+            run.through(workload, options, |run, event, has_failed| see(&run.moment(event, has_failed))).0
+        }
     }
 }
 
@@ -294,38 +294,6 @@ impl<P: Policy, O: Observer> State for Allocator<SimDevice, P, O> {
     }
 }
 
-fn run_policy<P: Policy, O: Observer>(
-    workload: &Workload,
-    mut run: Run<P, O>,
-    options: &RunOptions,
-    mut see: impl FnMut(&Moment<'_>),
-) -> Outcome {
-    let mut ended = run.preallocate(options.preallocated_bytes).err();
-    let mut done = 0;
-    // The cost up to the later half, which a run that ends early may never reach.
-    let mut earlier = None;
-    if ended.is_none() {
-        run.reserve_room(workload);
-        let (first, later) = workload.events.split_at(workload.later_half().min(workload.events.len()));
-        let mut carry_out = |events: &[Event]| {
-            for event in events {
-                let carried_out = run.carry_out(event);
-                see(&Moment { event: done, has_failed: carried_out.is_err(), core: &run.core, live: &run.live });
-                carried_out?;
-                done += 1;
-            }
-            Ok(DriverCost::of(run.core.device()))
-        };
-        ended = carry_out(first)
-            .and_then(|cost| {
-                earlier = Some(cost);
-                carry_out(later)
-            })
-            .err();
-    }
-    run.outcome(ended, done, earlier)
-}
-
 /// The reason why a run ended early.
 enum Stop {
     OutOfMemory,
@@ -356,8 +324,9 @@ impl From<FreeError> for Stop {
     }
 }
 
-struct Run<P: Policy, O: Observer> {
-    core: Allocator<SimDevice, P, O>,
+/// A run in progress.
+pub(super) struct Run<P: Policy, O: Observer> {
+    pub(super) core: Allocator<SimDevice, P, O>,
     /// The live allocations by buffer number.
     live: Vec<Option<Allocation>>,
     /// The number of private pools that requests go to.
@@ -366,10 +335,48 @@ struct Run<P: Policy, O: Observer> {
 }
 
 impl<P: Policy, O: Observer> Run<P, O> {
-    fn new(policy: P, options: &RunOptions, observer: O) -> Run<P, O> {
+    pub(super) fn new(policy: P, options: &RunOptions, observer: O) -> Run<P, O> {
         let mut core = Allocator::new(options.device(), policy, observer);
         core.set_limit(options.limit_bytes.map(Bytes));
         Run { core, live: Vec::new(), routed: 0, destroys_pools: options.destroys_pools }
+    }
+
+    /// Runs the workload, and also returns the state at the end. After each event, `see` receives the state, the event's number,
+    /// and whether the event failed.
+    pub(super) fn through(
+        mut self,
+        workload: &Workload,
+        options: &RunOptions,
+        mut see: impl FnMut(&Self, usize, bool),
+    ) -> (Outcome, Run<P, O>) {
+        let mut ended = self.preallocate(options.preallocated_bytes).err();
+        let mut done = 0;
+        // The cost up to the later half, which a run that ends early may never reach.
+        let mut earlier = None;
+        if ended.is_none() {
+            self.reserve_room(workload);
+            let (first, later) = workload.events.split_at(workload.later_half().min(workload.events.len()));
+            let mut carry_out = |events: &[Event]| {
+                for event in events {
+                    let carried_out = self.carry_out(event);
+                    see(&self, done, carried_out.is_err());
+                    carried_out?;
+                    done += 1;
+                }
+                Ok(DriverCost::of(self.core.device()))
+            };
+            ended = carry_out(first)
+                .and_then(|cost| {
+                    earlier = Some(cost);
+                    carry_out(later)
+                })
+                .err();
+        }
+        (self.outcome(ended, done, earlier), self)
+    }
+
+    fn moment(&self, event: usize, has_failed: bool) -> Moment<'_> {
+        Moment { event, has_failed, core: &self.core, live: &self.live }
     }
 
     fn preallocate(&mut self, bytes: u64) -> Result<(), Stop> {
