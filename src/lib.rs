@@ -9,7 +9,6 @@ extern crate self as parkade;
 #[cfg(test)]
 extern crate std;
 
-pub mod checkpoint;
 pub mod device;
 pub mod error;
 pub mod policy;
@@ -33,11 +32,11 @@ mod pending;
 mod plain_device;
 mod reservation;
 
-pub use allocator::heap_check;
 pub use allocator::{
     AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction,
     Restored,
 };
+pub use allocator::{checkpoint, heap_check};
 pub use block::BlockId;
 pub use checkpoint::{CheckpointError, PoolCheckpoint};
 pub use device_ranges::{AnswerProblem, WrongAnswer};

@@ -7,8 +7,7 @@
 mod adopt;
 mod allocate;
 mod allocation;
-mod captures;
-mod checkpoint;
+pub mod checkpoint;
 mod expandable;
 mod free;
 pub mod heap_check;

@@ -8,10 +8,8 @@
 //! Each stream that a heap knows has a 16-bit slot, which blocks store instead of the handle.
 
 mod expandable;
-mod live;
 mod own;
 mod pools;
-mod streams;
 mod view;
 
 use alloc::collections::BTreeSet;
@@ -23,15 +21,12 @@ use crate::index::{ByAddress, FreeIndex};
 use crate::profile::{Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 pub(crate) use expandable::{GrowsFrom, LENDABLE};
-pub use live::{LiveBlock, Neighbour};
 pub(crate) use own::handles::whole_pages;
 pub use own::handles::{GrowthView, HandleView, PartlyFreeView};
 use own::state::OwnState;
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
-use streams::Streams;
-pub(crate) use streams::TooManyStreams;
-pub use view::{BlockView, FreePair};
+pub use view::{BlockView, FreePair, LiveBlock, Neighbour};
 
 /// One of a pool's two collections, small or large, as an index into the heap's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -437,5 +432,61 @@ fn absorb_after(arena: &mut Arena, index: u32, next: u32) {
     block.size += size;
     if let Some(after) = arena.get_mut(after) {
         after.prev = index;
+    }
+}
+
+/// The heap has too many streams: a slot has 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooManyStreams;
+
+/// The streams by slot and by handle.
+#[derive(Clone, Debug)]
+struct Streams {
+    /// The handles by slot, in order of first use; the default stream has slot 0.
+    handles: Vec<StreamId>,
+    /// The slots, ordered by handle.
+    order: Vec<u16>,
+    /// The stream of the last request, because most requests are for the same stream as the one before.
+    last: (StreamId, u16),
+}
+
+impl Streams {
+    fn new() -> Streams {
+        Streams { handles: vec![StreamId::DEFAULT], order: vec![0], last: (StreamId::DEFAULT, 0) }
+    }
+
+    /// The slot of a stream that has one.
+    #[inline]
+    fn known_slot(&self, stream: StreamId) -> Option<u16> {
+        if self.last.0 == stream {
+            return Some(self.last.1);
+        }
+        self.place(stream).ok().map(|place| self.order[place])
+    }
+
+    /// The slot of a stream. A new stream gets a new slot.
+    #[inline]
+    fn slot(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
+        if self.last.0 != stream {
+            self.last = (stream, self.find_or_add(stream)?);
+        }
+        Ok(self.last.1)
+    }
+
+    fn find_or_add(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
+        match self.place(stream) {
+            Ok(place) => Ok(self.order[place]),
+            Err(place) => {
+                let slot = u16::try_from(self.handles.len()).map_err(|_| TooManyStreams)?;
+                self.handles.push(stream);
+                self.order.insert(place, slot);
+                Ok(slot)
+            }
+        }
+    }
+
+    /// The stream's position in the order of handles, or the position at which it would be.
+    fn place(&self, stream: StreamId) -> Result<usize, usize> {
+        self.order.binary_search_by_key(&stream, |&slot| self.handles[usize::from(slot)])
     }
 }

@@ -6,7 +6,6 @@
 //! the one that PyTorch reports also differs. Releases before 2.10 have one parser for all keys.
 
 mod dialect;
-mod error;
 mod single_pass;
 mod tokens;
 mod two_passes;
@@ -14,9 +13,8 @@ mod values;
 
 pub use dialect::Dialect;
 use dialect::Parser;
-pub use error::{ErrorKind, SettingsError};
 pub use tokens::read_double;
-pub use values::{Backend, ROUNDUP_SLOTS, ReserveSize, Settings};
+pub use values::{Backend, ErrorKind, ROUNDUP_SLOTS, ReserveSize, Settings, SettingsError};
 
 impl Settings {
     /// Applies a string at run time, as PyTorch 2.11 does. First resets `max_split_size_mb`,

@@ -5,9 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::dialect::{Action, CommonAction, DeviceAction, Dialect, SinglePass};
-use super::error::SettingsError;
 use super::tokens::{self, number_error, split};
-use super::values::{Backend, ROUNDUP_SLOTS, Settings};
+use super::values::{Backend, ROUNDUP_SLOTS, Settings, SettingsError};
 use crate::units::MIB;
 
 /// The size of the smallest large segment, in MiB. Sizes in the settings must exceed it.

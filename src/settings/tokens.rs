@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::error::{ErrorKind, SettingsError};
+use super::values::{ErrorKind, SettingsError};
 
 /// The tokens of a text: separators, and words without the blanks in them.
 pub(super) fn split(text: &str, is_blank: impl Fn(char) -> bool) -> Vec<String> {

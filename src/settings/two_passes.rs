@@ -9,9 +9,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::dialect::{Action, AssertLines, CommonAction, DeviceAction, Dialect};
-use super::error::SettingsError;
 use super::tokens::{self, number_error, split};
-use super::values::{Backend, ROUNDUP_SLOTS, ReserveSize, Settings};
+use super::values::{Backend, ROUNDUP_SLOTS, ReserveSize, Settings, SettingsError};
 use crate::units::MIB;
 
 /// The maximum number of MiB whose bytes fit in 64 bits; larger values are reduced to it.
@@ -292,6 +291,17 @@ fn fraction_at(tokens: &Tokens, index: usize) -> Result<f64, SettingsError> {
     }
 }
 
+impl ReserveSize {
+    /// Reads `0.5` or `40G`; `None` for anything that is not a positive finite number.
+    fn parse(text: &str) -> Option<ReserveSize> {
+        let (number, make): (&str, fn(f64) -> ReserveSize) = match text.strip_suffix('G') {
+            Some(number) => (number, ReserveSize::Gibibytes),
+            None => (text, ReserveSize::Fraction),
+        };
+        tokens::double(number).ok().filter(|value| value.is_finite() && *value > 0.0).map(make)
+    }
+}
+
 /// The tokens of a settings string.
 struct Tokens {
     tokens: Vec<String>,
@@ -383,4 +393,19 @@ fn internal_assert(asserts: AssertLines, condition: &str, (file, line): (&str, u
         "{condition} INTERNAL ASSERT FAILED at \"{}/c10/{file}\":{line}, please report a bug to PyTorch. {text}",
         asserts.root
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Bytes;
+
+    /// Compares with the sizes that PyTorch reserved on a device with 1 GiB, before rounding to pages.
+    #[test]
+    fn sizes_are_parts_or_gibibytes() {
+        let bytes = |text| ReserveSize::parse(text).map(|size| size.bytes(Bytes::mib(1024)).0);
+        assert_eq!(bytes("0.5"), Some(1 << 29));
+        assert_eq!(bytes("2G"), Some(2 << 30));
+        assert_eq!([bytes("x"), bytes("-1"), bytes("0"), bytes("inf"), bytes("")], [None; 5]);
+    }
 }

@@ -1,8 +1,8 @@
-//! The values that a settings string can set, with PyTorch's defaults.
+//! The values that a settings string can set, with PyTorch's defaults, and the error for a string that PyTorch refuses.
 
 use alloc::string::String;
+use core::fmt;
 
-use super::tokens;
 use crate::units::{Bytes, MIB};
 
 /// The number of intervals of `roundup_power2_divisions`: 1 MiB, 2 MiB, ..., 32 GiB or more.
@@ -118,15 +118,6 @@ pub enum ReserveSize {
 }
 
 impl ReserveSize {
-    /// Reads `0.5` or `40G`; `None` for anything that is not a positive finite number.
-    pub(super) fn parse(text: &str) -> Option<ReserveSize> {
-        let (number, make): (&str, fn(f64) -> ReserveSize) = match text.strip_suffix('G') {
-            Some(number) => (number, ReserveSize::Gibibytes),
-            None => (text, ReserveSize::Fraction),
-        };
-        tokens::double(number).ok().filter(|value| value.is_finite() && *value > 0.0).map(make)
-    }
-
     /// The size on a device of `total` bytes.
     #[must_use]
     pub fn bytes(self, total: Bytes) -> Bytes {
@@ -138,16 +129,70 @@ impl ReserveSize {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The C++ exception that PyTorch raises (spec 8.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorKind {
+    /// `c10::ValueError`, a `ValueError` in Python: an unknown key, or a value that its key does not allow.
+    Value,
+    /// `c10::Error` from a check, a `RuntimeError` in Python. Raised before 2.10, for any of the reasons for `Value`
+    /// or for a missing value.
+    Check,
+    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed bracket, or a
+    /// different backend.
+    Internal,
+    /// `std::invalid_argument`, a `ValueError` in Python: a number without a digit.
+    InvalidNumber,
+    /// `std::out_of_range`, an `IndexError` in Python: a number that its type cannot hold.
+    NumberOutOfRange,
+}
 
-    /// Compares with the sizes that PyTorch reserved on a device with 1 GiB, before rounding to pages.
-    #[test]
-    fn sizes_are_parts_or_gibibytes() {
-        let bytes = |text| ReserveSize::parse(text).map(|size| size.bytes(Bytes::mib(1024)).0);
-        assert_eq!(bytes("0.5"), Some(1 << 29));
-        assert_eq!(bytes("2G"), Some(2 << 30));
-        assert_eq!([bytes("x"), bytes("-1"), bytes("0"), bytes("inf"), bytes("")], [None; 5]);
+/// PyTorch refuses a settings string. Settings applied before the error are kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SettingsError {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl SettingsError {
+    pub(super) fn value(message: impl Into<String>) -> SettingsError {
+        SettingsError { kind: ErrorKind::Value, message: message.into() }
+    }
+
+    pub(super) fn check(message: impl Into<String>) -> SettingsError {
+        SettingsError { kind: ErrorKind::Check, message: message.into() }
+    }
+
+    pub(super) fn internal(message: impl Into<String>) -> SettingsError {
+        SettingsError { kind: ErrorKind::Internal, message: message.into() }
+    }
+
+    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> SettingsError {
+        SettingsError { kind, message: message.into() }
+    }
+
+    /// The exception that PyTorch raises.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// PyTorch's message.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether PyTorch raises an exception of the C++ standard library instead of one of its own.
+    #[must_use]
+    pub const fn is_std_exception(&self) -> bool {
+        matches!(self.kind, ErrorKind::InvalidNumber | ErrorKind::NumberOutOfRange)
     }
 }
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl core::error::Error for SettingsError {}

@@ -6,7 +6,6 @@
 //! Every request and every free changes several families and their peaks at the same time. The families are known at
 //! compile time, and a single comparison decides whether any peak must be raised.
 
-mod counters;
 mod family;
 
 use alloc::collections::BTreeMap;
@@ -16,7 +15,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::units::{PoolClass, PoolId};
-use counters::{Beyond, Counters};
+use family::{Beyond, Counters};
 pub use family::{Family, Stat, StatSet};
 
 /// All statistics in `torch.cuda.memory_stats()`.

@@ -7,27 +7,30 @@
 //! - `transfer.rs`: free blocks move to another stream when its work is ordered after theirs; the pages of free blocks
 //!   move to other addresses.
 //! - `handles.rs`: handles of several sizes, which move as a whole or are broken, so that the free part serves requests.
-//! - `coalescing.rs`: free blocks that the policy has kept apart coalesce after all.
-//! - `ends.rs`: a request gets the high end of a block, or a part from an offset, and what is before it stays free.
 //! - `lending.rs`: private pools take idle memory of the default pool.
+//! - here: free blocks that the policy has kept apart ([`Policy::coalesces`]) coalesce after all, when the policy says so or
+//!   where the allocator needs one block; and a request gets the high end of a block, or a part from an offset, and what is
+//!   before it stays free. In PyTorch, adjacent free blocks of a stream coalesce at once, and requests get the low end.
 //!
 //! All of them keep the rule of the core: every answer of the policy is checked before anything changes, and after an
 //! error nothing is lost. Memory that a captured graph may write to never moves.
 
-mod coalescing;
-mod ends;
 mod handles;
 mod lending;
 mod transfer;
 
-use super::Allocator;
+use alloc::vec::Vec;
+
 use super::allocate::{Found, Take};
+use super::{Allocation, Allocator};
+use crate::block::{BlockId, BlockState};
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
+use crate::heap::{FreePair, PoolSlot};
 use crate::policy::{Policy, Relief, Request};
 use crate::texts::RescueTried;
 use crate::trace::Observer;
-use crate::units::Bytes;
+use crate::units::{Bytes, PoolClass};
 
 /// More steps than any sensible policy takes for one request, not counting a step for each stream. A policy that exceeds
 /// this number never ends, which is a fault.
@@ -144,5 +147,115 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 self.observer.rescued(request.size, &tried);
             }
         }
+    }
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Coalesces all adjacent free blocks, of all pools or of one.
+    pub(super) fn coalesce_all(&mut self, pool_number: Option<u16>) {
+        if self.heap.keeps_apart() {
+            self.coalesce(self.heap.apart(pool_number));
+        }
+    }
+
+    /// Coalesces the free blocks of segments in which nothing is in use, before the cache is released.
+    pub(super) fn coalesce_idle_segments(&mut self) {
+        if self.heap.keeps_apart() {
+            self.coalesce(self.heap.apart_in_idle_segments());
+        }
+    }
+
+    /// Coalesces each of these free blocks with its free neighbours. One of them may have absorbed the next.
+    fn coalesce(&mut self, apart: Vec<u32>) {
+        for index in apart {
+            if self.heap.arena.at(index).state == BlockState::Free {
+                self.heap.detach(index);
+                self.put_back_joined(index);
+            }
+        }
+    }
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Hands out the high end of a free block.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn hand_out_high_end(&mut self, index: u32, request: &Request) -> Allocation {
+        let front = self.heap.arena.at(index).size - request.size.0;
+        self.leave_front(index, Bytes(front), request);
+        let allocation = self.hand_out(index, request, Take::Whole);
+        // The high end was briefly counted as a free part, without raising the peaks.
+        self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
+        allocation
+    }
+
+    /// Splits a free block in two. The front becomes a separate free block, which coalesces with a free block before it;
+    /// the rest keeps the slot.
+    fn leave_front(&mut self, index: u32, size: Bytes, request: &Request) {
+        let (stamp, was_split) = (self.policy.stamp(request.pool), self.heap.arena.at(index).is_split());
+        let front = self.heap.take_low_end(index, size.0, stamp);
+        self.heap.attach(front, stamp);
+        if !self.heap.arena.at(index).is_expandable() {
+            let back = self.heap.arena.at(index).size as i64;
+            self.count_parts(request.pool.class(), was_split, size.0 as i64, back);
+        }
+        // An earlier call may already have left a free block before this one.
+        let before = self.heap.arena.at(front).prev;
+        let is_free = self.heap.arena.get(before).is_some_and(|block| block.state == BlockState::Free);
+        if is_free && self.heap.may_merge(before, front) {
+            self.heap.detach(index);
+            self.heap.detach(front);
+            self.put_back_unused(front);
+            self.heap.attach(index, stamp);
+        }
+    }
+
+    /// Counts that a free block has become two parts: one of `stays` bytes, and one of `goes` bytes that is about to
+    /// be handed out. Both count as free.
+    fn count_parts(&mut self, class: PoolClass, was_split: bool, stays: i64, goes: i64) {
+        let (blocks, bytes) = if was_split { (0, -goes) } else { (1, stays) };
+        self.stats.change_splits(class, blocks, bytes);
+        self.stats.count_split_in_passing(class, goes);
+    }
+
+    /// Leaves the part of a free block before `offset` free, so that the request gets what follows.
+    #[cold]
+    fn reuse_from(&mut self, id: BlockId, offset: Bytes, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
+        let index = self.check_choice(id, request, stream_slot)?;
+        if offset.0 > self.heap.arena.at(index).size - request.size.0 {
+            return Err(self.fault("reuses a block from an offset that leaves too little room").into());
+        }
+        if offset > Bytes::ZERO {
+            self.leave_front(index, offset, request);
+        }
+        Ok(index)
+    }
+
+    /// Puts back a detached block that the statistics still count as free. The policy decides whether it coalesces.
+    fn put_back_unused(&mut self, index: u32) {
+        self.put_back_as(index, |policy, pair| policy.coalesces(pair));
+    }
+
+    /// The same, but the block coalesces with its free neighbours in any case.
+    fn put_back_joined(&mut self, index: u32) {
+        self.put_back_as(index, |_, _| true);
+    }
+
+    fn put_back_as(&mut self, index: u32, joins: fn(&P, &FreePair) -> bool) {
+        let block = self.heap.arena.at(index);
+        let (pool, size, was_split) = (PoolSlot(block.pool), block.size as i64, block.is_split());
+        let is_expandable = block.is_expandable();
+        let (blocks, bytes) = if was_split { (1, size) } else { (0, 0) };
+        let Allocator { heap, policy, stats, .. } = self;
+        heap.put_back(
+            index,
+            policy.stamp(pool),
+            |pair| joins(policy, pair),
+            |merged| {
+                if !is_expandable {
+                    stats.change_splits(pool.class(), merged.splits - blocks, merged.bytes - bytes);
+                }
+            },
+        );
     }
 }
