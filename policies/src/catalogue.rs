@@ -13,8 +13,7 @@ use core::fmt;
 
 use parkade::settings::Settings;
 
-use crate::entry::{Entry, Named};
-use crate::items::{base, cut};
+use crate::entry::{Entry, Named, base, cut};
 use crate::parameter::Parameter;
 use crate::{bfc, compaction, cuda_async, gmlake, growing_region, pytorch, rescue, rmm_pool, stalloc};
 

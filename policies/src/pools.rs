@@ -1,6 +1,6 @@
 //! Tells studies whether a private pool is a separate allocator, for policies whose originals have no private pools.
 
-use crate::items::base;
+use crate::entry::base;
 
 /// Whether a private pool is a separate allocator under the policy with this name, and therefore releases its memory
 /// when the program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)). The originals of

@@ -112,7 +112,7 @@ fn an_edit_of_one_policy_leaves_the_others_valid() {
     let own = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
     for (file, policies) in [
         ("policies/src/bfc.rs", own(&["bfc"])),
-        ("policies/src/stalloc/plan.rs", own(&["stalloc"])),
+        ("policies/src/stalloc.rs", own(&["stalloc"])),
         ("policies/src/shared_steps.rs", own(&["bfc", "cuda-async", "rmm-pool"])),
         ("policies/src/sight.rs", own(&["compaction", "pytorch-rescue"])),
         ("policies/src/pytorch.rs", own(&["pytorch", "pytorch-rescue"])),

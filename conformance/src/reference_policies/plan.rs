@@ -1,6 +1,6 @@
 //! A second planner for STAlloc. It finds the place of each request of a program's first step by trying every possible offset.
 //!
-//! The rules are from the first paragraphs of `policies/src/stalloc/mod.rs`: each recurring request of more than 512 bytes gets
+//! The rules are from the first paragraphs of `policies/src/stalloc.rs`: each recurring request of more than 512 bytes gets
 //! the lowest free offset in the area of its stream and PyTorch collection, in whichever of three orders needs the least memory.
 
 use parkade::policy::{Policy, PyTorch};

@@ -1,4 +1,4 @@
-//! The rules of STAlloc, from the first paragraphs of `policies/src/stalloc/mod.rs`: the plan places a request if the planned
+//! The rules of STAlloc, from the first paragraphs of `policies/src/stalloc.rs`: the plan places a request if the planned
 //! place is free; if not, PyTorch's rules apply.
 
 use std::cell::RefCell;
