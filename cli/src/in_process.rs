@@ -8,10 +8,10 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 
 use crate::each::OnEach;
-use crate::terminal::files;
 use crate::terminal::output::Width;
 use crate::terminal::progress::{Failure, Watch, on_threads};
 use crate::terminal::runner::{self, Outcome, Subject};
+use crate::terminal::surroundings;
 use crate::{Cli, Command, parse};
 
 /// The output of a command.
@@ -78,7 +78,7 @@ fn answer_of(command: &Command, with_text: bool) -> Result<Answered> {
 fn about_one<C: OnEach>(command: &C, with_text: bool) -> Result<Answered> {
     match command.inputs() {
         [] => about(command, with_text),
-        [file] if files::is_folder(file) => Err(is_folder(file)),
+        [file] if surroundings::is_folder(file) => Err(is_folder(file)),
         [file] => about(&command.on(file, false), with_text),
         files => bail!("expected one file, got {}", files.len()),
     }

@@ -44,7 +44,7 @@ use parkade_research::policies::declare;
 pub use terminal::runner::Outcome;
 use terminal::runner::{self, run};
 use terminal::surroundings::{Surroundings, Written, are_provided};
-use terminal::{memory_options, output};
+use terminal::{args, output};
 
 /// Notes that apply to all commands.
 const AFTER_HELP: &str = "\
@@ -285,7 +285,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     }
     let program = program();
     let matches = program.clone().try_get_matches_from(arguments);
-    Cli::from_arg_matches(&matches.map_err(|error| memory_options::explain(error, &program, arguments))?)
+    Cli::from_arg_matches(&matches.map_err(|error| args::explain_guess(error, &program, arguments))?)
 }
 
 #[cfg(test)]

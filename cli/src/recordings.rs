@@ -17,7 +17,7 @@ use parkade_recording::compression::{Compression, detect};
 use parkade_recording::opened_as_snapshot;
 
 use crate::terminal::surroundings::are_provided;
-use crate::terminal::{files, output, progress};
+use crate::terminal::{output, progress, surroundings};
 
 /// The endings of snapshot files, which the ending of a compression may follow.
 const ENDINGS: [&str; 2] = [".pickle", ".pkl"];
@@ -49,7 +49,7 @@ impl Inputs {
     pub fn of(paths: &[PathBuf]) -> Inputs {
         let mut inputs = Inputs { all: Vec::new(), remarks: Vec::new(), has_folder: false };
         for path in paths {
-            if files::is_folder(path) {
+            if surroundings::is_folder(path) {
                 inputs.has_folder = true;
                 inputs.add_folder(path);
             } else {
@@ -76,12 +76,12 @@ impl Inputs {
     }
 
     fn add_folder(&mut self, folder: &Path) {
-        let mut paths = match files::entries(folder) {
+        let mut paths = match surroundings::entries(folder) {
             Ok(paths) => paths,
             Err(error) => return self.refuse(folder, format!("cannot be read: {error}")),
         };
         alphanumeric_sort::sort_path_slice(&mut paths);
-        let (folders, files): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| files::is_folder(path));
+        let (folders, files): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| surroundings::is_folder(path));
         let (found, skipped): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_snapshot(path));
         if found.is_empty() {
             return self.refuse(folder, nothing_found(&skipped, &folders));
@@ -106,11 +106,11 @@ fn is_snapshot(path: &Path) -> bool {
     let has_ending =
         || ENDINGS.iter().any(|ending| COMPRESSIONS.iter().any(|packed| name.ends_with(&format!("{ending}{packed}"))));
     // Pipes are left out, because they may never deliver anything.
-    !name.starts_with('.') && files::is_file(path) && (has_ending() || begins_as_snapshot(path))
+    !name.starts_with('.') && surroundings::is_file(path) && (has_ending() || begins_as_snapshot(path))
 }
 
 fn begins_as_snapshot(path: &Path) -> bool {
-    files::open(path).and_then(|(file, _)| opened_as_snapshot(file)).unwrap_or(false)
+    surroundings::open(path).and_then(|(file, _)| opened_as_snapshot(file)).unwrap_or(false)
 }
 
 fn nothing_found(skipped: &[PathBuf], folders: &[PathBuf]) -> String {
@@ -336,11 +336,11 @@ fn on_threads(
 
 /// Estimates the decompressed size of a file; 0 if it cannot be read, because reading it reports the error.
 fn likely_size(path: &Path) -> u64 {
-    let length = files::length(path);
+    let length = surroundings::length(path);
     let mut head = [0; 8];
     // Anything that is not a regular file may have nothing to read, or may be readable only once.
     let is_compressed = length > 0
-        && files::open(path)
+        && surroundings::open(path)
             .and_then(|(mut file, _)| file.read(&mut head))
             .is_ok_and(|read| detect(&head[..read]) != Compression::None);
     length.saturating_mul(if is_compressed { RATIO } else { 1 })

@@ -16,14 +16,14 @@ use crate::ranks::Ranks;
 use crate::recordings::{Inputs, each};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{Files, Print, Profile};
-use crate::terminal::clock::Start;
 use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::output::Tone;
 use crate::terminal::progress::{self, Bar};
 use crate::terminal::recording::{DeviceLeftOut, MadeBy};
 use crate::terminal::runner::{self, Command, Form, Lines, Outcome, Subject};
+use crate::terminal::surroundings::Start;
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::{files, output, recording, size};
+use crate::terminal::{output, recording, size, surroundings};
 
 /// Check that the replay of a snapshot makes every recorded decision.
 ///
@@ -256,7 +256,7 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
 
 fn read_statistics(file: &Path) -> Result<StatsFile> {
     let name = || format!("the statistics {}", file.display());
-    let text = files::read(file).with_context(name)?;
+    let text = surroundings::read(file).with_context(name)?;
     let value: serde_json::Value = serde_json::from_slice(&text).with_context(name)?;
     let mut entries = BTreeMap::new();
     flatten("", &value, &mut entries).with_context(name)?;

@@ -3,12 +3,8 @@
 
 pub mod answer;
 pub mod args;
-pub mod clock;
-mod drawn;
-pub mod files;
 pub mod json_struct;
 pub mod markup;
-pub(crate) mod memory_options;
 pub mod output;
 pub mod outputs;
 pub mod progress;
@@ -18,6 +14,5 @@ pub mod runner;
 #[cfg(all(test, feature = "suite"))]
 pub(crate) mod shape;
 pub mod size;
-mod styled_cell;
 pub mod surroundings;
 pub mod table;

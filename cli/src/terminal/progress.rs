@@ -16,7 +16,7 @@ use anyhow::{Result, anyhow};
 use parkade_replay::VerifyError;
 use rayon::ThreadPoolBuilder;
 
-use super::drawn::Drawn;
+use self::drawn::Drawn;
 
 thread_local! {
     static IS_HUSHED: Cell<bool> = const { Cell::new(false) };
@@ -268,6 +268,81 @@ fn failure(error: &anyhow::Error) -> Failure {
 fn words(panicked: &(dyn Any + Send)) -> String {
     let text = panicked.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no reason was given").to_owned()
+}
+
+/// Progress bars on a terminal.
+#[cfg(feature = "native")]
+mod drawn {
+    use std::time::Duration;
+
+    use indicatif::{ProgressBar, ProgressStyle};
+
+    /// A progress bar on standard error.
+    pub(super) struct Drawn(ProgressBar);
+
+    impl Drawn {
+        /// Creates a bar that counts this; `None` if the build has no terminal.
+        pub(super) fn of(what: &str) -> Option<Drawn> {
+            let style = ProgressStyle::with_template(&format!("{{bar:40}} {{human_pos}} of {{human_len}} {what}"))
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            Some(Drawn(ProgressBar::new(0).with_style(style)))
+        }
+
+        pub(super) fn set_length(&self, length: u64) {
+            self.0.set_length(length);
+        }
+
+        pub(super) fn set_position(&self, position: u64) {
+            self.0.set_position(position);
+        }
+
+        pub(super) fn enable_steady_tick(&self, interval: Duration) {
+            self.0.enable_steady_tick(interval);
+        }
+
+        pub(super) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+            self.0.suspend(print)
+        }
+
+        pub(super) fn finish_and_clear(&self) {
+            self.0.finish_and_clear();
+        }
+    }
+}
+
+/// A build without the feature `native` has no terminal.
+#[cfg(not(feature = "native"))]
+mod drawn {
+    use std::time::Duration;
+
+    /// A bar that never exists.
+    pub(super) enum Drawn {}
+
+    impl Drawn {
+        pub(super) fn of(_: &str) -> Option<Drawn> {
+            None
+        }
+
+        pub(super) fn set_length(&self, _: u64) {
+            match *self {}
+        }
+
+        pub(super) fn set_position(&self, _: u64) {
+            match *self {}
+        }
+
+        pub(super) fn enable_steady_tick(&self, _: Duration) {
+            match *self {}
+        }
+
+        pub(super) fn suspend<T>(&self, _: impl FnOnce() -> T) -> T {
+            match *self {}
+        }
+
+        pub(super) fn finish_and_clear(&self) {
+            match *self {}
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use parkade_replay::recognition::{
 };
 
 use super::json_struct::{Word, all, sections, view};
-use super::{files, output, size};
+use super::{output, size, surroundings};
 
 /// Returns the memory limit that the file records, unless the run reserved more; the limit then did not hold for the entire recording.
 pub fn kept_limit(recording: &Recording) -> Option<RunLimit> {
@@ -135,7 +135,7 @@ const STDIN: &str = "/dev/stdin";
 pub fn read(file: &Path) -> Result<Recording> {
     let is_stdin = file == Path::new("-");
     let path = if is_stdin { Path::new(STDIN) } else { file };
-    let opened = files::open(path).map_err(|cause| ReadError::File { path: path.to_owned(), cause });
+    let opened = surroundings::open(path).map_err(|cause| ReadError::File { path: path.to_owned(), cause });
     let read = opened.and_then(|(file, length)| parkade_recording::read_opened(path, file, length));
     let mut recording = read.map_err(|error| match error {
         // The caller names the file.

@@ -2,15 +2,16 @@
 //! their place, such as a page in a browser.
 //!
 //! Within provided surroundings, a command reads only the provided files, measures time with the provided clock, works on the calling
-//! thread, and writes to memory. The modules [`files`](super::files), [`clock`](super::clock) and [`output`](super::output) ask here;
-//! commands about recordings use only those.
+//! thread, and writes to memory. Commands about recordings use files, time and output only through the functions here, [`Start`] and
+//! [`output`](super::output).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rayon::ThreadPoolBuilder;
 
@@ -174,25 +175,25 @@ impl Surroundings {
         self.state().is_output_data = true;
     }
 
-    pub(super) fn now(&self) -> Duration {
+    fn now(&self) -> Duration {
         (self.clock)()
     }
 
-    pub(super) fn open(&self, path: &Path) -> io::Result<(Opened, u64)> {
+    fn open(&self, path: &Path) -> io::Result<(Opened, u64)> {
         let contents = self.files.get(path).ok_or(io::ErrorKind::NotFound)?;
         Ok((Opened { contents: Arc::clone(contents), offset: 0 }, contents.length()))
     }
 
-    pub(super) fn is_file(&self, path: &Path) -> bool {
+    fn is_file(&self, path: &Path) -> bool {
         self.files.contains_key(path)
     }
 
-    pub(super) fn is_folder(&self, path: &Path) -> bool {
+    fn is_folder(&self, path: &Path) -> bool {
         self.files.keys().any(|file| file != path && file.starts_with(path))
     }
 
     /// Returns the files and folders in this folder.
-    pub(super) fn entries(&self, folder: &Path) -> Vec<PathBuf> {
+    fn entries(&self, folder: &Path) -> Vec<PathBuf> {
         let inside = self.files.keys().filter_map(|file| file.strip_prefix(folder).ok());
         let mut entries: Vec<PathBuf> = inside.filter_map(|rest| Some(folder.join(rest.components().next()?))).collect();
         entries.dedup();
@@ -215,6 +216,88 @@ pub(crate) fn are_provided() -> bool {
     PROVIDED.with_borrow(Option::is_some)
 }
 
+/// Opens a file, and returns its length; pipes and devices have none.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> {
+    if let Some(here) = provided() {
+        let (file, length) = here.open(path)?;
+        return Ok((Box::new(file), Some(length)));
+    }
+    let file = File::open(path)?;
+    let length = file.metadata().ok().filter(fs::Metadata::is_file).map(|data| data.len());
+    Ok((Box::new(file), length))
+}
+
+/// Reads an entire file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.0.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns whether the path leads to a file, as opposed to a folder, a pipe or nothing.
+pub fn is_file(path: &Path) -> bool {
+    provided().map_or_else(|| path.is_file(), |here| here.is_file(path))
+}
+
+/// Returns whether the path leads to a folder.
+pub fn is_folder(path: &Path) -> bool {
+    provided().map_or_else(|| path.is_dir(), |here| here.is_folder(path))
+}
+
+/// Returns whether the path leads to anything.
+pub fn exists(path: &Path) -> bool {
+    provided().map_or_else(|| path.exists(), |here| here.is_file(path) || here.is_folder(path))
+}
+
+/// Returns the length of a file; 0 if it is not a file.
+pub fn length(path: &Path) -> u64 {
+    match provided() {
+        Some(here) => here.open(path).map_or(0, |(_, length)| length),
+        None => fs::metadata(path).map_or(0, |data| if data.is_file() { data.len() } else { 0 }),
+    }
+}
+
+/// Returns everything in a folder, in no particular order.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match provided() {
+        Some(here) => Ok(here.entries(folder)),
+        None => fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+/// The start of a measurement of time.
+#[derive(Clone, Copy, Debug)]
+pub enum Start {
+    /// By the machine's clock.
+    Machine(Instant),
+    /// By the provided clock.
+    Provided(Duration),
+}
+
+impl Start {
+    /// Returns the current time.
+    pub fn now() -> Start {
+        provided().map_or_else(|| Start::Machine(Instant::now()), |here| Start::Provided(here.now()))
+    }
+
+    /// Returns the time since then.
+    pub fn elapsed(self) -> Duration {
+        match self {
+            Start::Machine(start) => start.elapsed(),
+            Start::Provided(start) => provided().map_or(Duration::ZERO, |here| here.now().saturating_sub(start)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
@@ -227,7 +310,7 @@ mod tests {
     const RECORDINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings");
 
     fn bytes(name: &str) -> Vec<u8> {
-        std::fs::read(format!("{RECORDINGS}/{name}.pickle.xz")).expect("a recording")
+        fs::read(format!("{RECORDINGS}/{name}.pickle.xz")).expect("a recording")
     }
 
     /// A clock that advances by a second at every call.
@@ -260,7 +343,7 @@ mod tests {
         let (outcome, written) = run(provided(), &["verify", &existing]);
         assert!(outcome == Outcome::CouldNotRun && text(&written.error).contains("cannot be read"), "{}", text(&written.error));
         // Afterwards, the machine's files are used again.
-        assert!(super::super::files::is_file(Path::new(&existing)) && !are_provided());
+        assert!(is_file(Path::new(&existing)) && !are_provided());
     }
 
     #[test]

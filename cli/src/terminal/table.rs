@@ -4,7 +4,6 @@ use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Wid
 
 use crate::terminal::markup::{escape, marked};
 use crate::terminal::output::{self, Tone};
-use crate::terminal::styled_cell;
 
 /// Blanks between two columns.
 const GAP: usize = 2;
@@ -237,6 +236,49 @@ impl Row {
             Mark::Bad if column == self.marked => styled_cell::bad(cell),
             _ => cell,
         }
+    }
+}
+
+/// Styles the cells of tables on a terminal.
+#[cfg(feature = "native")]
+mod styled_cell {
+    use comfy_table::{Attribute, Cell, Color, Table};
+
+    /// Keeps styles even if standard output is not a terminal: the stream removes them.
+    pub(super) fn enable(table: &mut Table) {
+        table.enforce_styling().style_text_only();
+    }
+
+    pub(super) fn dim(cell: Cell) -> Cell {
+        cell.add_attribute(Attribute::Dim)
+    }
+
+    pub(super) fn good(cell: Cell) -> Cell {
+        cell.fg(Color::DarkGreen)
+    }
+
+    pub(super) fn bad(cell: Cell) -> Cell {
+        cell.fg(Color::DarkRed).add_attribute(Attribute::Bold)
+    }
+}
+
+/// A build without the feature `native` has no terminal, so its tables have no styles.
+#[cfg(not(feature = "native"))]
+mod styled_cell {
+    use comfy_table::{Cell, Table};
+
+    pub(super) fn enable(_: &mut Table) {}
+
+    pub(super) fn dim(cell: Cell) -> Cell {
+        cell
+    }
+
+    pub(super) fn good(cell: Cell) -> Cell {
+        cell
+    }
+
+    pub(super) fn bad(cell: Cell) -> Cell {
+        cell
     }
 }
 

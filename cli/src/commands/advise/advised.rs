@@ -22,8 +22,8 @@ use crate::commands::beside::{self, Needs, OnRanks};
 use crate::each::Together;
 use crate::recordings::{Inputs, each};
 use crate::terminal::args::{self, Files, Print, Profile, RecordedLimit};
-use crate::terminal::clock::Start;
 use crate::terminal::runner::Outcome;
+use crate::terminal::surroundings::Start;
 use crate::terminal::{output, progress, recording, size};
 
 /// Find settings that make a run fit, from a snapshot or a folder.

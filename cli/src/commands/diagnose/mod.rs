@@ -27,7 +27,7 @@ use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Print, Profile};
 use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::terminal::{files, output, progress, recording, run_words, size};
+use crate::terminal::{output, progress, recording, run_words, size, surroundings};
 
 /// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;
@@ -198,14 +198,14 @@ fn diagnose_log(args: &Args, file: &Path) -> Result<Found> {
     if let Some(option) = args.of_a_snapshot() {
         bail!("this is a log, and {option} applies only to a snapshot");
     }
-    Ok(Found::Message(Box::new(message::diagnose(MessageLog::read_from(files::open(file)?.0)?)?)))
+    Ok(Found::Message(Box::new(message::diagnose(MessageLog::read_from(surroundings::open(file)?.0)?)?)))
 }
 
 fn diagnose_text(text: &str) -> Result<Found> {
     let log = match text {
         "-" => MessageLog::read_from(std::io::stdin().lock()).context("standard input")?,
-        file if files::exists(Path::new(file)) => {
-            let opened = files::open(Path::new(file));
+        file if surroundings::exists(Path::new(file)) => {
+            let opened = surroundings::open(Path::new(file));
             opened.and_then(|(log, _)| MessageLog::read_from(log)).with_context(|| file.to_owned())?
         }
         text => MessageLog::read(text),
@@ -214,7 +214,7 @@ fn diagnose_text(text: &str) -> Result<Found> {
         && text != "-"
         && !text.is_empty()
         && !text.contains(char::is_whitespace)
-        && !files::exists(Path::new(text))
+        && !surroundings::exists(Path::new(text))
     {
         bail!("{} is not an out-of-memory message, and there is no such file", output::shorten(text, 200));
     }

@@ -9,8 +9,7 @@ use parkade_analysis::diff::{
 };
 use parkade_recording::StackId;
 
-use super::compared::{Compared, File, Shown};
-use super::words::{WITHOUT_STACK, change, origin, phase_words};
+use super::compared::{Compared, File, Shown, WITHOUT_STACK, change, origin, phase_words};
 use crate::commands::diagnose::parts;
 use crate::terminal::output::count;
 use crate::terminal::size::{show_apart, show_bytes};

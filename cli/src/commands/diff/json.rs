@@ -8,8 +8,8 @@ use parkade_analysis::ending::Ending;
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
 
-use super::compared::{Checked, Compared, File, Shown};
-use super::{text, words};
+use super::compared::{Checked, Compared, File, Shown, share};
+use super::text;
 use crate::commands::diagnose::parts::{Call, stack_view as calls};
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::recording::MadeBy;
@@ -213,7 +213,7 @@ view! {
         /// The peak of reserved memory in B minus that in A.
         peak_reserved_change_bytes: i64 = change(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
         /// The change of the peak of reserved memory as a share of A.
-        peak_reserved_change: Option<f64> = words::share(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
+        peak_reserved_change: Option<f64> = share(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
         /// How blocks are grouped: by `stack` (blocks without one by size), or by `size` if a recording has no stacks.
         grouped_by: Word<Grouping> = Word::of(&comparison.grouping),
         /// What holds the memory at the two peaks of allocated memory, the largest change first.

@@ -8,23 +8,21 @@ mod begins;
 mod compared;
 mod json;
 mod text;
-mod words;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use parkade_analysis::diff::{Relation, Run};
 
-use self::compared::{Compared, Shown, compare};
-use self::words::{change, percent};
+use self::compared::{Compared, Shown, change, compare, percent};
 use crate::recordings::{Inputs, RankNumbers, RanksFrom};
 use crate::terminal::answer::Answer;
-use crate::terminal::files::is_folder;
 use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::output::{self, Tone, count, list};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render, run, written};
 use crate::terminal::size::show_bytes;
+use crate::terminal::surroundings::is_folder;
 use crate::terminal::table::{Mark, Table};
 
 pub(crate) use self::compared::Args;

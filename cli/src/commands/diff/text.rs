@@ -11,8 +11,7 @@ use parkade_replay::SettingsOrigin;
 use parkade_replay::recognition::in_words;
 
 use super::begins;
-use super::compared::{Checked, Compared, File, Shown, Verdict};
-use super::words::{change, percent, phase_words};
+use super::compared::{Checked, Compared, File, Shown, Verdict, change, percent, phase_words};
 use crate::terminal::answer::Answer;
 use crate::terminal::output::{self, Tone, count};
 use crate::terminal::recording::{self, short_name};

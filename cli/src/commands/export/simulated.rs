@@ -12,7 +12,7 @@ use parkade_research::workload::trace;
 use super::args::{Args, Format};
 use super::perfetto::{Run, Slices, write_trace};
 use crate::commands::simulated::program::{self, Asked, Kind};
-use crate::commands::simulated::run::{self, Memory, Simulation};
+use crate::commands::simulated::{self, Memory, Simulation};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::output::{self, Tone};
@@ -124,7 +124,7 @@ pub(super) fn answer(args: &Args, made: &Made) -> Answer {
             let (places, place) = (program.places(), program.place(event));
             answer.indented(2, format!("out of memory at {places} {place} of the program, which ends the run"));
         }
-        let notes = run::notes(program, policy, simulation.memory, reserved);
+        let notes = simulated::notes(program, policy, simulation.memory, reserved);
         notes.into_iter().for_each(|note| answer.indented(2, note));
     }
     answer

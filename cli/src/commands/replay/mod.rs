@@ -13,7 +13,7 @@ use parkade_analysis::ranks::RankRun;
 
 use self::policy::UnderPolicy;
 use crate::commands::simulated;
-use crate::commands::simulated::run::Memory;
+use crate::commands::simulated::Memory;
 use crate::each::OnEach;
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;

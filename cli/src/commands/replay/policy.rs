@@ -25,10 +25,10 @@ use crate::commands::beside;
 use crate::commands::simulated::program::workload_of;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
-use crate::terminal::clock::Start;
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::recording::{self, MadeBy};
 use crate::terminal::run_words::Checked;
+use crate::terminal::surroundings::Start;
 use crate::terminal::table::Mark;
 use crate::terminal::{output, progress, run_words, size};
 

@@ -18,11 +18,11 @@ use parkade_replay::{
 
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
-use crate::terminal::clock::Start;
 use crate::terminal::json_struct::{Word, all, one_of, view};
 use crate::terminal::output::{self, Tone};
 use crate::terminal::recording::{self, MadeBy, short_name};
 use crate::terminal::run_words::{self, Checked, OtherReading, ReadFlush};
+use crate::terminal::surroundings::Start;
 use crate::terminal::table::{Mark, Table};
 use crate::terminal::{progress, size};
 

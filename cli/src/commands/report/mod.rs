@@ -24,7 +24,7 @@ use parkade_analysis::ranks::RankRun;
 use self::gather::{Origin, PAGE, Part, Report, wrote};
 #[cfg(feature = "native")]
 use self::simulated::gather as under_policy;
-use crate::commands::simulated::run::Memory;
+use crate::commands::simulated::Memory;
 use crate::each::{Finished, OnEach, Together};
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;

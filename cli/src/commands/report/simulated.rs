@@ -24,7 +24,7 @@ use super::labels::Labels;
 use super::words;
 use crate::commands::simulated::packing::{AgainstPacking, Compared};
 use crate::commands::simulated::program::{Asked, Kind, Program};
-use crate::commands::simulated::run::{self, Memory, Run, Simulation};
+use crate::commands::simulated::{self, Memory, Run, Simulation};
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::recording::{self, MadeBy};
 
@@ -48,7 +48,7 @@ pub(super) fn gather(args: &Args, policy: Named) -> Result<Report> {
             outcome: run.recorded.outcome.clone(),
             words: against.as_ref().map_or_else(Vec::new, |against| against.words(&policy, entry_of)),
             against,
-            notes: run::notes(program, &policy, memory, reserved),
+            notes: simulated::notes(program, &policy, memory, reserved),
         };
         devices.push(gather_device((device, &recording), run, program, memory, simulated));
     }

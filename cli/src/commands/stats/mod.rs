@@ -15,7 +15,7 @@ use anyhow::{Error, Result, bail};
 use parkade_analysis::ranks::RankRun;
 
 use self::simulated::Simulated;
-use crate::commands::simulated::run::Memory;
+use crate::commands::simulated::Memory;
 use crate::each::OnEach;
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::sections;

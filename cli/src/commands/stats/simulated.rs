@@ -12,7 +12,7 @@ use super::args::Args;
 use super::recorded::{Device, Moment, OfDevice, regularly, series, single, with_peaks};
 use crate::commands::simulated::packing::{AgainstPacking, Compared};
 use crate::commands::simulated::program::{Asked, Kind, Program, Programs};
-use crate::commands::simulated::run::{self, Memory};
+use crate::commands::simulated::{self, Memory};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::output::Tone;
@@ -44,7 +44,7 @@ pub(super) fn simulate(args: &Args, policy: Named) -> Result<Simulated> {
     for program in &programs.all {
         let one = || -> Result<(Device, Run)> {
             let (device, outcome) = sample(args, (program, &programs.recording), &policy, &options)?;
-            run::check(&policy, program, &outcome)?;
+            simulated::check(&policy, program, &outcome)?;
             let steps = (args.packing.steps(), args.print.json);
             let against = AgainstPacking::of((program, &programs.recording), &policy, &options, steps)?;
             Ok((device, Run { outcome, against }))
@@ -159,7 +159,7 @@ pub(super) fn answer(args: &Args, simulated: &Simulated) -> Answer {
             }
             against.table_notes().into_iter().for_each(|note| answer.indented(2, note));
         }
-        answer.paragraphs(run::notes(program, policy, simulated.memory, run.outcome.peak_reserved_bytes));
+        answer.paragraphs(simulated::notes(program, policy, simulated.memory, run.outcome.peak_reserved_bytes));
     }
     if let Some(made_by) = simulated.programs.made_by.as_ref().filter(|_| !args.keys) {
         answer.paragraph(recording::made_by_words(made_by));

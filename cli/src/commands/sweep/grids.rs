@@ -13,7 +13,7 @@ use parkade_research::study::sweep::{
 };
 
 use super::rows::Finished;
-use super::usable::Usable;
+use crate::commands::enable::Usable;
 use crate::terminal::answer::Answer;
 use crate::terminal::markup::{escape, grouped};
 use crate::terminal::table::Table;

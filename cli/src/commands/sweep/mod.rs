@@ -4,19 +4,17 @@
 //! and the rows of all jobs, in the order of their numbers, make up the file that `parkade sweep -o` writes.
 //!
 //! `plan` has the arguments, turns them into a plan and lists the names; `rows` keeps the file of rows, and the result with the builds that
-//! made them; `show` prints it as JSON, tables (`grids`) or a page (`html`); `series` writes the heap over the course of the runs, and `excess` finds where policies
-//! first need more than a packing. `largest_batch` answers the other question of a sweep.
+//! made them; `show` prints it as JSON, tables (`grids`) or a page (`html`); `plenty` runs the programs in plenty of
+//! memory, for `--series` and to find where policies first need more than a packing. `largest_batch` answers the other question of a sweep.
 
-mod excess;
 mod grids;
 mod html;
 mod largest_batch;
 pub(super) mod plan;
+mod plenty;
 pub(crate) mod rows;
-mod series;
 pub(crate) mod show;
 pub(in crate::commands) mod traces;
-mod usable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -85,12 +83,12 @@ impl Command for Args {
             return Ok(Found::Part(rows));
         }
         let beside = find_bounds(self, &study)?;
-        let excesses = excess::find(self, &study, &beside)?;
+        let excesses = plenty::excesses(self, &study, &beside)?;
         let Study { plan, sources, policies, .. } = study;
         let draws_holes = self.series.is_wanted();
         let finished = self.shown.finish(plan, rows, Overlap::default())?;
         let finished = Finished { sources, policies, beside, excesses, draws_holes, ..finished };
-        series::write(self, &finished, outputs)?;
+        plenty::write_series(self, &finished, outputs)?;
         self.shown.made(&finished)?.iter().try_for_each(|(target, bytes)| outputs.write(target, bytes))?;
         Ok(Found::Whole(Box::new(finished)))
     }

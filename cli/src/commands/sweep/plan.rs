@@ -24,7 +24,7 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 use super::rows::Shard;
 use super::show::Shown;
 use super::traces;
-use super::usable::Usable;
+use crate::commands::enable::Usable;
 use crate::recordings::Inputs;
 use crate::terminal::args::{grid, suggestion};
 use crate::terminal::json_struct::{Word, all, view};

@@ -11,11 +11,10 @@ use parkade_research::study::sweep::{
     PolicySummary, Row, SeedComparison, Share, Without,
 };
 
-use super::excess::FirstExcess;
 use super::grids::{self, Grid};
 use super::html;
 use super::rows::{self, Finished, OfOverlap, Overlap};
-use super::usable::{self, Usable};
+use crate::commands::enable::{self, Usable};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Json;
 use crate::terminal::json_struct::{Word, all, view};
@@ -177,7 +176,7 @@ impl Shown {
             answer.paragraph(grids::about_smallest(finished));
         } else {
             grids::brief(finished).add_to(&mut answer);
-            answer.paragraph(usable::LEGEND);
+            answer.paragraph(enable::USABLE_LEGEND);
             let mut parameters = grids::brief_ablations(finished).peekable();
             let about_p = parameters.peek().and_then(|_| grids::about_least_p(finished));
             for grid in parameters {
@@ -431,6 +430,22 @@ view! {
         /// The first request, with the first seed, that the policy cannot serve in the memory of the offline packing; null if it
         /// serves all, or without a packing.
         first_excess: Option<FirstExcess> = excess.map(FirstExcess::of),
+    }
+}
+
+view! {
+    /// The first request that a policy cannot serve in the memory of the offline packing; `parkade stats --policy` lists the blocks.
+    struct FirstExcess(excess: &Excess) {
+        /// The event that requests it.
+        event: usize = excess.event,
+        /// The requested bytes.
+        requested_bytes: u64 = excess.requested_bytes,
+        /// The bytes that the policy has reserved then.
+        reserved_bytes: u64 = excess.reserved_bytes,
+        /// The number of live blocks that are in the way.
+        blocks_in_the_way: usize = excess.in_the_way.len(),
+        /// The bytes of these blocks.
+        bytes_in_the_way: u64 = excess.in_the_way.iter().map(|block| block.bytes).sum(),
     }
 }
 
