@@ -4,7 +4,7 @@
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    parkade_fuzz::message::run(data);
+    parkade_fuzz::message(data);
 });
 
 #[cfg(not(fuzzing))]

@@ -4,7 +4,7 @@
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    parkade_fuzz::settings::run(data);
+    parkade_fuzz::settings(data);
 });
 
 #[cfg(not(fuzzing))]

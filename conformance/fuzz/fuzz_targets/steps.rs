@@ -4,7 +4,7 @@
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    parkade_fuzz::steps::run(data);
+    parkade_fuzz::steps(data);
 });
 
 #[cfg(not(fuzzing))]

@@ -11,12 +11,12 @@ mod cuda;
 mod interface;
 mod simulated;
 mod witness;
-mod words;
 
 pub(crate) use any::forward;
 pub use any::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, Rig};
+pub(crate) use interface::first_other_word;
 pub use interface::{
     Backend, Codes, DeviceFacts, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, Sharing, Simulation, TestDevice,
     Touch, Unable, Waits,
@@ -24,4 +24,3 @@ pub use interface::{
 pub use simulated::{STREAMS, Simulated};
 pub(crate) use witness::BrokenHandle;
 pub use witness::{Core, MadeCall, Witness, WitnessedDevice, WitnessedEvent};
-pub(crate) use words::first_other_word;

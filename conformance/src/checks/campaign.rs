@@ -24,7 +24,7 @@ use crate::program::player::{Cast, Habits, Outcome, Player};
 use crate::program::search::{Stopped, run_cases};
 use crate::program::step::{Setup, Step};
 use crate::program::watched::{Reached, Tested};
-use crate::reference_policies::{Choices, Paired, names};
+use crate::reference_policies::{self, Choices, Paired};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
 /// A policy under test. Its type is erased, so that the checks are compiled once.
@@ -59,12 +59,12 @@ impl Subject {
         let made = named.clone();
         let name = named.name.to_string();
         let subject = Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named));
-        Subject { is_named: true, ..subject }.beside(move |_| names::reference(&name))
+        Subject { is_named: true, ..subject }.beside(move |_| reference_policies::reference(&name))
     }
 
     /// Returns whether there is a reference policy with the subject's name.
     pub(super) fn has_reference_policy(&self) -> bool {
-        names::reference(&self.name).is_some()
+        reference_policies::reference(&self.name).is_some()
     }
 
     /// Returns the policy that `make` creates from a seed. Only randomly assembled policies use the

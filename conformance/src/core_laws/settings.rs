@@ -13,7 +13,7 @@ use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
 use crate::law::{Broken, Law, ensure};
 use crate::program::step::profiles;
-use crate::reference_model::older_settings::OlderReader;
+use crate::reference_model::settings::OlderReader;
 use crate::reference_model::settings::{Reader, Refusal, defaults, double, keys_of};
 
 /// The first 2.x release with two parsers, one of which reads the keys that all accelerators share.

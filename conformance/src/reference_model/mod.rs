@@ -2,7 +2,6 @@
 
 pub mod allocator;
 mod graphs;
-pub mod older_settings;
 pub mod release;
 pub mod settings;
 mod table;

@@ -4,32 +4,31 @@
 //! The checks in [`laws_pytorch`](super::laws_pytorch) know PyTorch's rules, and therefore where each request must be
 //! placed. Here the policy decides on the placement, and [`LAWS`] lists what must hold in any case. A failure message
 //! starts with the name of the broken law.
+//!
+//! Besides random programs there are fixed ones, which reach cases that random programs rarely reach; driver calls are made to
+//! fail in them.
 
 mod drawn;
-mod programs;
 
 use std::fmt;
 
 use parkade::PoolSlot;
 use parkade::policy::Policy;
-use parkade::units::PoolClass;
+use parkade::units::{MIB, PoolClass};
 use parkade_policies::{BESIDE, CATALOGUE, Named};
 use proptest::strategy::Strategy as _;
 
+pub use super::campaign::Share;
 use super::campaign::{self, Program, Subject, drawn_programs};
 use super::policy_choices;
-
 use crate::backend::{AnyBackend, EventTiming};
 use crate::law::Law;
 use crate::program::draw::careful;
-use crate::program::search::{may_expand, timings};
-use crate::program::step::Setup;
-use crate::suite;
-use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Row, Silent, Status, Trouble};
-use drawn::{Drawn, Wrong};
-
-pub use super::campaign::Share;
 pub use crate::program::player::Habits;
+use crate::program::search::{may_expand, timings};
+use crate::program::step::{Setup, Step};
+use crate::suite::{self, Effort, Entry, Evidence, Group, Requirement, Row, Silent, Status, Trouble};
+use drawn::{Drawn, Wrong};
 
 /// The factor by which the policy with random answers gets more programs than the others, because it must reach
 /// unlikely combinations.
@@ -159,12 +158,12 @@ fn any_timing(backend: &AnyBackend) -> EventTiming {
 
 /// Returns the programs in which driver calls are made to fail under a policy.
 fn programs_that_fail(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Result<Vec<Program>, Trouble> {
-    let (setup, steps) = programs::every_rung();
+    let (setup, steps) = every_rung();
     // A real device is slow: a few of the randomly assembled policies suffice.
     let stride = if backend.is_simulated() { 1 } else { REAL_STRIDE };
     let rungs = subject.fault_seeds.iter().step_by(stride).map(|&policy_seed| (Setup { policy_seed, ..setup }, steps.clone()));
-    let mut list: Vec<Program> = rungs.chain([programs::captures()]).chain(drawn_programs(effort)).collect();
-    let stitching = programs::stitching();
+    let mut list: Vec<Program> = rungs.chain([captures()]).chain(drawn_programs(effort)).collect();
+    let stitching = stitching();
     // A long program, for policies that make use of it.
     if subject.whole_run(backend, &stitching.0, &stitching.1)?.remaps > 0 {
         list.push(stitching);
@@ -270,6 +269,111 @@ pub fn check_with<P: Policy + Clone + 'static>(
     if report.passed() { Ok(report) } else { Err(report) }
 }
 
+/// Returns a program with a bit of everything: free blocks on three streams, running work, two requests for more memory
+/// than the device has, and fragmented device memory.
+fn every_rung() -> (Setup, Vec<Step>) {
+    use Step::{Allocate, Free, Launch, Limit, ProcessEvents, ReleaseCached, Replace, Use};
+    let fill = [Allocate(16 * MIB, 0), Allocate(12 * MIB, 1), Allocate(16 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
+    let pieces = (0..4).map(|_| Allocate(2 * MIB, 0)).chain([Free(0), Free(0)]);
+    let rest = [
+        Free(4),
+        Allocate(700, 3),
+        Free(2),
+        Allocate(14 * MIB, 3),
+        Launch(3, 4_000_000),
+        Free(2),
+        Allocate(11 * MIB, 0),
+        Use(0, 3),
+        Free(0),
+        Allocate(24 * MIB, 1),
+        ProcessEvents,
+        Limit(Some(38 * MIB)),
+        Allocate(40 * MIB, 2),
+        Replace(1),
+        Free(3),
+        Free(3),
+        Allocate(28 * MIB, 1),
+        Limit(None),
+        Allocate(100 * MIB, 0),
+        ReleaseCached,
+        Allocate(5 * MIB, 0),
+    ];
+    let setup = Setup { capacity: 64 * MIB, timing: EventTiming::Lazy, free_waits: true, ..Setup::PLAIN };
+    (setup, fill.into_iter().chain(pieces).chain(rest).collect())
+}
+
+/// Returns a program whose last request can be served only by remapping the pages of two separate blocks and is larger
+/// than the requests of other programs.
+fn stitching() -> (Setup, Vec<Step>) {
+    use Step::{Allocate, Free};
+    let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
+    let steps = fill.into_iter().chain([Free(0), Free(1), Allocate(600 * MIB, 0)]).collect();
+    let setup = Setup { capacity: 1024 * MIB, timing: EventTiming::Lazy, free_waits: true, ..Setup::PLAIN };
+    (setup, steps)
+}
+
+/// Returns a program with private pools: requests are routed to one pool while blocks are pending, that pool runs out
+/// of memory, another serves requests when memory runs out, a checkpoint is loaded twice, and a pool is no longer used.
+fn captures() -> (Setup, Vec<Step>) {
+    use Step::{
+        Allocate, BeginPool, CompleteAll, CreatePool, EndPool, Free, Launch, ProcessEvents, ReleaseCached, ReleaseCachedPool,
+        ReleasePool, Restore, Save, Use, UseOnOom,
+    };
+    let steps = vec![
+        Allocate(6 * MIB, 0),
+        Launch(1, 4_000_000),
+        Use(0, 1),
+        Allocate(3 * MIB, 0),
+        Use(1, 1),
+        // Free in the heap, although the stream still writes to it: a different stream must not get it.
+        Allocate(4 * MIB, 1),
+        Use(2, 1),
+        Free(2),
+        CreatePool(0),
+        Free(1),
+        BeginPool(0, Some(0)),
+        // Another stream used the block earlier: its events are recorded once the capture has
+        // ended.
+        Free(0),
+        Allocate(4 * MIB, 0),
+        Allocate(700, 0),
+        Allocate(2 * MIB, 1),
+        Use(2, 2),
+        ProcessEvents,
+        Free(0),
+        // This is more than the device has, and no wait is allowed during the capture.
+        Allocate(60 * MIB, 0),
+        ReleaseCached,
+        Allocate(3 * MIB, 0),
+        EndPool(0),
+        Save(0),
+        Allocate(8 * MIB, 0),
+        BeginPool(0, None),
+        Allocate(5 * MIB, 0),
+        EndPool(0),
+        CompleteAll,
+        Free(0),
+        Restore(0),
+        UseOnOom(0, true),
+        Allocate(48 * MIB, 1),
+        Allocate(600, 0),
+        Free(0),
+        ReleasePool(0),
+        Free(0),
+        Free(0),
+        Free(0),
+        ReleaseCachedPool(0),
+        BeginPool(1, Some(1)),
+        Allocate(20 * MIB, 1),
+        Free(0),
+        ReleasePool(1),
+        EndPool(1),
+        Allocate(30 * MIB, 0),
+    ];
+    let setup = Setup { capacity: 64 * MIB, timing: EventTiming::Lazy, free_waits: true, ..Setup::PLAIN };
+    (setup, steps)
+}
+
 #[cfg(test)]
 mod tests {
     //! Tests the coverage of the programs: a rung that no program reaches is not tested.
@@ -281,8 +385,7 @@ mod tests {
 
     use super::drawn;
     use super::drawn::Wrong;
-    use super::programs::{captures, every_rung, stitching};
-    use super::{Setup, Share, Subject, entries_of};
+    use super::{Setup, Share, Subject, captures, entries_of, every_rung, stitching};
     use crate::backend::{AnyBackend, EventTiming};
     use crate::program::draw::careful;
     use crate::program::search::{Failure, Stopped, search};

@@ -9,7 +9,7 @@ use crate::backend::AnyBackend;
 use crate::checks::campaign::{Share, Subject};
 use crate::law::{Broken, Law, ensure};
 use crate::program::search::{Stopped, run_cases};
-use crate::reference_policies::names::reference;
+use crate::reference_policies::reference;
 use crate::suite::{Effort, Entry, Group, Verdict};
 
 pub(super) fn entry(share: Share) -> Entry {
