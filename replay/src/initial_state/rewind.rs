@@ -350,6 +350,9 @@ fn unlisted(entry: &Entry, large: bool, expandable: bool) -> EarlySegment {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn run(address: u64, total: u64, stream: u64) -> EarlySegment {
@@ -376,5 +379,92 @@ mod tests {
             assert!(!runs.remove(address, bytes), "{bytes} bytes at {address}");
         }
         assert_eq!(of(runs), [(100, 20, 1), (121, 20, 2)]);
+    }
+
+    /// What is known of a page: its stream, its pool, and whether the file lists its run.
+    type Page = (u64, u64, bool);
+
+    /// Returns the pages that form one run with these: those beside them without a gap, of the same stream.
+    fn run_around(pages: &[Option<Page>], mut from: usize, mut to: usize) -> std::ops::Range<usize> {
+        let stream = |page: usize| pages.get(page).copied().flatten().map(|(stream, _, _)| stream);
+        while from > 0 && stream(from - 1) == stream(from) {
+            from -= 1;
+        }
+        while stream(to) == stream(from) {
+            to += 1;
+        }
+        from..to
+    }
+
+    /// Maps pages, if none of them is mapped. The whole run then has the pool that the file lists for its lowest part, or
+    /// the pool of the part above or below if the file lists none.
+    fn map(pages: &mut [Option<Page>], from: usize, to: usize, page: Page) -> bool {
+        if pages[from..to].iter().any(Option::is_some) {
+            return false;
+        }
+        pages[from..to].fill(Some(page));
+        let whole = run_around(pages, from, to);
+        let below = (whole.start < from).then(|| pages[from - 1]);
+        let above = (whole.end > to).then(|| pages[to]);
+        let parts = [below, Some(Some(page)), above].into_iter().flatten().flatten();
+        let listed = parts.clone().find(|&(_, _, is_listed)| is_listed);
+        let known = listed.or(above.flatten()).or(below.flatten()).unwrap_or(page);
+        pages[whole].fill(Some(known));
+        true
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+        /// Compares with memory that is mapped page by page. First come the runs that the file lists, in address order; then
+        /// the walk maps what the trace unmaps, and the reverse.
+        #[test]
+        fn runs_are_what_is_mapped_page_by_page(
+            listed in vec((0..3_usize, 1..4_usize, 1..3_u64, 1..3_u64), 0..4),
+            steps in vec((any::<bool>(), 0..16_usize, 1..6_usize, 1..3_u64), 0..24),
+        ) {
+            let mut pages: Vec<Option<Page>> = vec![None; 16];
+            let mut runs = Runs::default();
+            let of_pages = |from: usize, to: usize, (stream, pool, is_listed): Page| EarlySegment {
+                pool: PoolId(0, pool),
+                large: pool == 1,
+                is_listed,
+                ..run(100 + from as u64, (to - from) as u64, stream)
+            };
+            let mut from = 0;
+            for (gap, count, stream, pool) in listed {
+                let (first, to) = (from + gap, (from + gap + count).min(16));
+                if first < to {
+                    prop_assert!(map(&mut pages, first, to, (stream, pool, true)));
+                    prop_assert!(runs.insert(of_pages(first, to, (stream, pool, true))));
+                }
+                from = to;
+            }
+            for (maps, from, count, stream) in steps {
+                let to = (from + count).min(16);
+                if maps {
+                    let page = (stream, 0, false);
+                    prop_assert_eq!(runs.insert(of_pages(from, to, page)), map(&mut pages, from, to, page));
+                } else {
+                    let is_mapped = pages[from..to].iter().all(Option::is_some);
+                    prop_assert_eq!(runs.remove(100 + from as u64, (to - from) as u64), is_mapped);
+                    if is_mapped {
+                        pages[from..to].fill(None);
+                    }
+                }
+                let mut expected = Vec::new();
+                let mut at = 0;
+                while at < 16 {
+                    let Some(page) = pages[at] else { at += 1; continue };
+                    let whole = run_around(&pages, at, at + 1);
+                    expected.push((100 + whole.start as u64, whole.len() as u64, page));
+                    at = whole.end;
+                }
+                let found = runs.clone().into_iter().map(|run| {
+                    assert_eq!(run.large, run.pool.1 == 1);
+                    (run.address, run.total, (run.stream, run.pool.1, run.is_listed))
+                });
+                prop_assert_eq!(found.collect::<Vec<_>>(), expected);
+            }
+        }
     }
 }

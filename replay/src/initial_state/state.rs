@@ -285,3 +285,165 @@ impl Map {
 fn is_touched(ranges: &BTreeMap<u64, u64>, address: u64, end: u64) -> bool {
     ranges.range(..end).next_back().is_some_and(|(_, &to)| to > address)
 }
+
+#[cfg(test)]
+mod tests {
+    use parkade::AdoptedBlock;
+    use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The pages of each of two places in memory. The places are [`RECENT`] pages apart, so that pages of one take the places
+    /// of pages of the other among the recent lookups.
+    const PAGES: usize = 6;
+    const QUARTER: u64 = PAGE_BYTES / 4;
+
+    fn page_address(page: usize) -> u64 {
+        (1 << 40) + ((page / PAGES * RECENT + page % PAGES) as u64) * PAGE_BYTES
+    }
+
+    /// Memory page by page, as the rules describe it, without ranges and lookups.
+    #[derive(Default)]
+    struct Pages {
+        reserved: [bool; 2 * PAGES],
+        /// Whether a page belongs together with the one before it: both are in one segment, or one was mapped beside the
+        /// other.
+        continues: [bool; 2 * PAGES],
+        /// The blocks that are not free for reuse: address and end.
+        blocks: Vec<(u64, u64)>,
+    }
+
+    impl Pages {
+        fn reserve(&mut self, pages: std::ops::Range<usize>, joins: bool) {
+            for page in pages.clone() {
+                self.reserved[page] = true;
+                self.continues[page] = page > pages.start;
+            }
+            if joins {
+                self.continues[pages.start] = !pages.start.is_multiple_of(PAGES) && self.reserved[pages.start - 1];
+                if !pages.end.is_multiple_of(PAGES) && self.reserved[pages.end] {
+                    self.continues[pages.end] = true;
+                }
+            }
+        }
+
+        fn release(&mut self, pages: std::ops::Range<usize>) {
+            for page in pages.clone() {
+                self.reserved[page] = false;
+                self.continues[page] = false;
+            }
+            if pages.end < 2 * PAGES {
+                self.continues[pages.end] = false;
+            }
+        }
+
+        fn are_one(&self, pages: std::ops::Range<usize>) -> bool {
+            pages.clone().all(|page| self.reserved[page] && (page == pages.start || self.continues[page]))
+        }
+
+        fn are_in_use(&self, pages: std::ops::Range<usize>) -> bool {
+            let (from, to) = (page_address(pages.start), page_address(pages.end - 1) + PAGE_BYTES);
+            self.blocks.iter().any(|&(address, end)| address < to && end > from)
+        }
+
+        /// Performs one step of a program. Returns its entry and whether it is possible, or `None` if it is not for the
+        /// check to judge: the walk backwards finds blocks that overlap and frees of nothing.
+        fn step(&mut self, (kind, first, count, quarters): (u8, usize, usize, u64)) -> Option<(Entry, bool)> {
+            let end = (first / PAGES + 1) * PAGES;
+            let pages = first..(first + count).min(end);
+            let (address, bytes) = (page_address(first), pages.len() as u64 * PAGE_BYTES);
+            let memory = |action| Entry::new(action, address, bytes, 0);
+            match kind {
+                0 | 1 => {
+                    let action = if kind == 0 { Action::SegmentAlloc } else { Action::SegmentMap };
+                    let is_free = !pages.clone().any(|page| self.reserved[page]);
+                    self.reserve(pages, kind == 1);
+                    Some((memory(action), is_free))
+                }
+                2 | 3 => {
+                    let action = if kind == 2 { Action::SegmentFree } else { Action::SegmentUnmap };
+                    let is_there = self.are_one(pages.clone()) && !self.are_in_use(pages.clone());
+                    self.release(pages);
+                    Some((memory(action), is_there))
+                }
+                4..7 => {
+                    let address = address + quarters % 4 * QUARTER;
+                    let block = (address, address + (1 + quarters) * QUARTER);
+                    if self.blocks.iter().any(|&(from, to)| from < block.1 && to > block.0) {
+                        return None;
+                    }
+                    let last = first + ((block.1 - 1 - page_address(first)) / PAGE_BYTES) as usize;
+                    let is_covered = last < end && self.are_one(first..last + 1);
+                    self.blocks.push(block);
+                    Some((Entry::new(Action::Alloc, block.0, block.1 - block.0, 0), is_covered))
+                }
+                _ if self.blocks.is_empty() => None,
+                _ => {
+                    let (address, end) = self.blocks.swap_remove(first % self.blocks.len());
+                    Some((Entry::new(Action::FreeCompleted, address, end - address, 0), true))
+                }
+            }
+        }
+    }
+
+    /// Returns a segment from before the first entry, whose pages are unmapped (0), free (1) or in use.
+    fn early(kinds: &[u8]) -> AdoptedSegment {
+        let content = |kind| match kind {
+            0 => AdoptedContent::Unmapped,
+            1 => AdoptedContent::Free,
+            kind => AdoptedContent::Allocated(Bytes(PAGE_BYTES / u64::from(kind))),
+        };
+        AdoptedSegment {
+            address: DeviceAddress(page_address(0)),
+            stream: StreamId::DEFAULT,
+            pool: PoolId::DEFAULT,
+            class: PoolClass::Large,
+            page: None,
+            blocks: kinds.iter().map(|&kind| AdoptedBlock { size: Bytes(PAGE_BYTES), content: content(kind) }).collect(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+        /// The first entry that is not possible page by page is the one that is refused.
+        #[test]
+        fn a_trace_is_possible_if_it_is_possible_page_by_page(
+            before in vec(0..4_u8, 0..PAGES),
+            steps in vec((0..9_u8, 0..2 * PAGES, 1..4_usize, 0..9_u64), 1..24),
+            is_lenient in any::<bool>(),
+        ) {
+            let mut pages = Pages::default();
+            let segment = early(&before);
+            for (page, &kind) in before.iter().enumerate().filter(|&(_, &kind)| kind > 0) {
+                pages.reserve(page..page + 1, true);
+                if kind > 1 {
+                    pages.blocks.push((page_address(page), page_address(page) + PAGE_BYTES / u64::from(kind)));
+                }
+            }
+            let mut trace: Vec<Entry> = Vec::new();
+            let mut refused = None;
+            for step in steps {
+                // Most steps that are not possible are left out, so that longer programs remain.
+                let (reserved, continues, blocks) = (pages.reserved, pages.continues, pages.blocks.clone());
+                let Some((entry, is_possible)) = pages.step(step) else { continue };
+                if !is_possible && is_lenient && trace.len() < 12 {
+                    pages = Pages { reserved, continues, blocks };
+                    continue;
+                }
+                trace.push(entry);
+                if !is_possible {
+                    refused = Some(trace.len() - 1);
+                    break;
+                }
+            }
+            let found = match check_consistency(&trace, &[segment]) {
+                Ok(()) => None,
+                Err(VerifyError::Contradiction { entry, .. }) => Some(entry),
+                Err(error) => panic!("{error}"),
+            };
+            prop_assert_eq!(found, refused, "{:?}", trace);
+        }
+    }
+}

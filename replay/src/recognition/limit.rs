@@ -245,4 +245,111 @@ mod tests {
         assert_eq!(assumed(0, 3 << 29), gib, "0 is no limit");
         assert_eq!((assumed(0, 20 << 20), assumed(0, 2 << 20), assumed(0, 0)), (2 << 20, 0, 0), "the least that serves anything");
     }
+
+    /// The bytes reserved before the first entry of [`every_short_trace`].
+    const BEFORE: u64 = 100 * MIB;
+
+    /// Returns every trace of at most three entries that reserve or release memory or run out of it, with the bytes reserved
+    /// before its first entry and after each of its entries. The device has about as much free memory as is wanted.
+    fn every_short_trace() -> Vec<(DeviceRecording, Vec<u64>)> {
+        let policy = PyTorch::of(own().profile, own().settings);
+        let mut kinds = vec![
+            Entry::new(Action::SegmentAlloc, 1 << 40, 20 * MIB, 0),
+            Entry::new(Action::SegmentMap, 2 << 40, 40 * MIB, 0),
+            Entry::new(Action::SegmentFree, 1 << 40, 30 * MIB, 0),
+            Entry::new(Action::SegmentUnmap, 2 << 40, 20 * MIB, 0),
+        ];
+        for request in [1, 5 * MIB, 30 * MIB] {
+            let wanted = segment_bytes(&Entry::new(Action::Oom, 0, request, 0), &policy);
+            let free = [0, wanted - 1, wanted, wanted + 1, 500 * MIB];
+            kinds.extend(free.map(|free| Entry::new(Action::Oom, free, request, 0)));
+        }
+        let mut traces = vec![Vec::new()];
+        for length in 0..3 {
+            let longer = |trace: &Vec<Entry>| kinds.iter().map(|&entry| [&trace[..], &[entry]].concat()).collect::<Vec<_>>();
+            let longest: Vec<Vec<Entry>> = traces.iter().filter(|trace| trace.len() == length).flat_map(longer).collect();
+            traces.extend(longest);
+        }
+        let with_levels = |trace: Vec<Entry>| {
+            let mut levels = vec![BEFORE];
+            for entry in &trace {
+                let level = levels[levels.len() - 1];
+                levels.push(match entry.action {
+                    Action::SegmentAlloc | Action::SegmentMap => level + entry.size,
+                    Action::SegmentFree | Action::SegmentUnmap => level - entry.size,
+                    _ => level,
+                });
+            }
+            let size = levels[levels.len() - 1];
+            let state = parkade_recording::BlockState::Inactive;
+            let stack = parkade_recording::StackId::NONE;
+            let block = parkade_recording::Block { address: 3 << 40, size, requested: None, state, stack };
+            let segments = vec![parkade_recording::Segment::new(vec![block])];
+            (DeviceRecording { trace, segments, ..DeviceRecording::default() }, levels)
+        };
+        traces.into_iter().map(with_levels).collect()
+    }
+
+    /// Returns the hint, from the definitions of its fields.
+    fn defined(recording: &DeviceRecording, levels: &[u64]) -> Option<CapacityHint> {
+        let policy = PyTorch::of(own().profile, own().settings);
+        let errors: Vec<usize> = (0..recording.trace.len()).filter(|&at| recording.trace[at].action == Action::Oom).collect();
+        let wanted = |at: usize| segment_bytes(&recording.trace[at], &policy);
+        let free = |at: usize| recording.trace[at].address;
+        let peak = |at: usize| levels[..=at].iter().copied().max().expect("the level before the first entry");
+        let is_full = |at: usize| free(at) < wanted(at);
+        // What one error shows alone: at least this many bytes, and fewer than this many.
+        let least = |at: usize| if is_full(at) { peak(at).max(levels[at] + free(at)) } else { peak(at) };
+        let below = |at: usize| if is_full(at) { least(at) } else { least(at).max(levels[at] + wanted(at)) };
+        let below_bytes = errors.iter().map(|&at| below(at)).min()?;
+        let least_bytes = errors.iter().map(|&at| least(at)).max()?.min(below_bytes);
+        let (refused_bytes, refused_entry) = errors.iter().map(|&at| (levels[at] + wanted(at), at)).min()?;
+        Some(CapacityHint { entry: errors[0], least_bytes, below_bytes, refused_bytes, refused_entry })
+    }
+
+    #[test]
+    fn a_hint_is_what_all_errors_show_together() {
+        let traces = every_short_trace();
+        assert_eq!(traces.len(), 1 + 19 + 19 * 19 + 19 * 19 * 19);
+        for (recording, levels) in traces {
+            let shown: Vec<(Action, u64, u64)> =
+                recording.trace.iter().map(|entry| (entry.action, entry.address, entry.size)).collect();
+            assert_eq!(hint(&recording, &own()), defined(&recording, &levels), "{shown:?}");
+            assert_eq!(Some(most_reserved(&recording)), levels.iter().copied().max(), "{shown:?}");
+        }
+    }
+
+    /// A run whose decisions one limit alone explains, for every limit around those that are tried.
+    #[test]
+    fn the_first_limit_that_explains_every_decision_is_found() {
+        let trace = vec![Entry::new(Action::SegmentAlloc, 1 << 40, 3 * GIB, 0), Entry::new(Action::Oom, 9 * GIB, 2 * GIB, 0)];
+        let recording = DeviceRecording { trace, ..DeviceRecording::default() };
+        let given = |settings, limit_bytes| {
+            let settings = ReplaySettings::given_as(&parkade::profile::Profile::PYTORCH_2_11, settings).expect("settings");
+            VerifyOptions { settings, limit_bytes, stats_file: None }
+        };
+        let found = |own: &VerifyOptions, explains: &dyn Fn(Option<u64>) -> bool| {
+            let mut tried = Vec::new();
+            let replay = |own: &VerifyOptions| {
+                tried.push(own.limit_bytes.map(|bytes| bytes / GIB));
+                Ok(own.limit_bytes)
+            };
+            let (under, limit) = finding_limit(&recording, own, |&limit| u64::from(!explains(limit)), replay).expect("a limit");
+            (under.map(|bytes| bytes / GIB), limit.map(|bytes| bytes / GIB), tried)
+        };
+        let collects = given("garbage_collection_threshold:0.5", None);
+        for gib in 1..8 {
+            let (limit, tried) = match gib {
+                3 => (Some(3), vec![None, Some(3)]),
+                4 => (Some(4), vec![None, Some(3), Some(4)]),
+                _ => (None, vec![None, Some(3), Some(4)]),
+            };
+            assert_eq!(found(&collects, &|limit| limit == Some(gib * GIB)), (limit, limit, tried), "{gib} GiB");
+        }
+        assert_eq!(found(&collects, &|limit| limit.is_some()), (Some(3), Some(3), vec![None, Some(3)]), "the smallest");
+        assert_eq!(found(&collects, &|_| true), (None, None, vec![None]), "no limit is needed");
+        assert_eq!(found(&given("", None), &|_| false), (None, None, vec![None]), "nothing was collected");
+        let limited = given("garbage_collection_threshold:0.5", Some(7 * GIB));
+        assert_eq!(found(&limited, &|_| false), (Some(7), None, vec![Some(7)]), "the caller knows it");
+    }
 }
