@@ -13,6 +13,8 @@ pub mod holders;
 pub mod ranks;
 pub mod timeline;
 
+#[cfg(test)]
+mod drawn_runs;
 mod frame_kind;
 mod stacks;
 

@@ -146,8 +146,14 @@ fn crossing(replayed: &Replayed<'_>, measure: Measure, above_bytes: u64) -> Opti
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::super::side::Side;
     use super::super::steps::StepLevels;
     use super::*;
+    use crate::drawn_runs::{DrawnRun, programs};
 
     fn pair(step: usize, a: u64, b: u64) -> StepPair {
         let levels = |bytes| StepLevels {
@@ -168,5 +174,79 @@ mod tests {
         assert_eq!(found(40), Some((5, Some(4))), "noise in both directions does not count");
         assert_eq!((found(20), found(401)), (Some((3, None)), None));
         assert_eq!(found(-40), Some((4, Some(2))), "memory that shrank");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        /// Changes and differences are such that a tenth of the change is often exact.
+        #[test]
+        fn a_change_begins_with_the_first_tenth_of_it(
+            changes in vec(-13..14_i64, 0..6),
+            change in prop_oneof![Just(-120), -101..-98_i64, -11..-8_i64, 9..12_i64, 99..102_i64],
+            measure in prop_oneof![Just(Measure::Reserved), Just(Measure::Allocated)],
+        ) {
+            let levels = |reserved: i64| StepLevels {
+                first_entry: 0,
+                last_entry: 0,
+                peak_allocated_bytes: (1000 + if measure == Measure::Allocated { reserved } else { 0 }) as u64,
+                peak_reserved_bytes: (2000 + if measure == Measure::Reserved { reserved } else { 0 }) as u64,
+                allocated_at_end_bytes: 0,
+                reserved_at_end_bytes: 0,
+            };
+            let pairs: Vec<StepPair> =
+                (7..).zip(&changes).map(|(step, &by)| StepPair { step, a: levels(0), b: levels(by) }).collect();
+            let place = changes.iter().position(|&by| if change > 0 { by * 10 >= change } else { by * 10 <= change });
+            let bytes = if measure == Measure::Reserved { 2000 } else { 1000 };
+            let expected = place.map(|place| StepOnset {
+                step: 7 + place,
+                a_bytes: bytes,
+                b_bytes: bytes.strict_add_signed(changes[place]),
+                before_bytes: changes[..place].iter().map(|by| by.unsigned_abs()).max(),
+            });
+            prop_assert_eq!(first_step(measure, &pairs, change.into()), expected);
+        }
+    }
+
+    /// Returns the first entry in this part of a run that brings it above a level, or the request that this entry serves.
+    fn first_above(run: &DrawnRun, levels: &[u64], part: std::ops::Range<usize>, above_bytes: u64) -> Option<usize> {
+        if levels[part.start] > above_bytes {
+            return None;
+        }
+        let first = part.clone().find(|&entry| levels[entry + 1] > above_bytes)?;
+        let end = run.states.iter().map(|state| state.entries).find(|&entries| entries > first)?;
+        let is_served = run.trace()[end - 1].action == Action::Alloc && end <= part.end;
+        Some(if is_served { end - 1 } else { first })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        /// Compares with the core's own figures, for every level of a run and those next to it.
+        #[test]
+        fn a_crossing_is_the_first_entry_above_the_level(
+            steps in programs(24),
+            is_expandable in any::<bool>(),
+            ends in any::<(Index, Index)>(),
+        ) {
+            let run = DrawnRun::of(&steps, if is_expandable { "expandable_segments:True" } else { "" }, Some(80 << 20));
+            prop_assume!(!run.trace().is_empty());
+            let side = Side { recording: &run.recording, device: run.device(), own: &run.own, part: Part::Whole };
+            let mut replayed = Replayed::of(side).expect("it replays");
+            let ends = [ends.0, ends.1].map(|end| end.index(run.trace().len() + 1));
+            let parts = [0..run.trace().len(), ends[0].min(ends[1])..ends[0].max(ends[1])];
+            for (measure, levels) in [(Measure::Reserved, run.reserved()), (Measure::Allocated, run.allocated())] {
+                let above: std::collections::BTreeSet<u64> =
+                    levels.iter().flat_map(|&bytes| [bytes.saturating_sub(1), bytes, bytes + 1]).collect();
+                for (part, &above_bytes) in parts.iter().flat_map(|part| above.iter().map(move |above| (part, above))) {
+                    (replayed.from, replayed.to) = (part.start as u32, part.end as u32);
+                    let found = crossing(&replayed, measure, above_bytes);
+                    let expected = first_above(&run, &levels, part.clone(), above_bytes);
+                    prop_assert_eq!(found.as_ref().map(|found| found.entry), expected, "{:?} {:?} {}", measure, part, above_bytes);
+                    let Some((found, entry)) = found.zip(expected) else { continue };
+                    let line = &run.trace()[entry];
+                    let request = (line.action == Action::Alloc).then_some(Request { bytes: line.size, stack: line.stack });
+                    prop_assert_eq!((found.request, found.after_us), (request, Some(10 * entry as u64)));
+                }
+            }
+        }
     }
 }

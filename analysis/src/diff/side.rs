@@ -710,10 +710,12 @@ impl Check {
 
 #[cfg(test)]
 mod tests {
-
+    use parkade::snapshot::BlockActivity;
     use parkade_recording::{Action, Annotation, Entry};
+    use proptest::prelude::*;
 
     use super::*;
+    use crate::drawn_runs::{DrawnRun, State, programs};
 
     #[test]
     fn the_innermost_scope_that_says_a_phase_decides() {
@@ -762,5 +764,60 @@ mod tests {
         let size = Bound::Peak { bytes: 14 << 30 };
         assert_eq!(exceeded(size, None, 14 << 30), Some(false));
         assert_eq!(exceeded(size, Some(1), (14 << 30) + 1), Some(true));
+    }
+
+    /// Returns the first moment with the highest of these levels.
+    fn first_peak(levels: &[u64]) -> usize {
+        (0..levels.len()).find(|&moment| levels.iter().all(|&bytes| bytes <= levels[moment])).expect("a level")
+    }
+
+    /// Returns the state after the operation that leads to a moment.
+    fn state_at(run: &DrawnRun, moment: usize) -> &State {
+        run.states.iter().find(|state| state.entries >= moment).expect("the last operation ends with the trace")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        /// Compares with the core's own figures.
+        #[test]
+        fn a_summary_has_the_peaks_and_calls_of_the_core(steps in programs(24), settings in 0..3_usize) {
+            let settings = ["", "expandable_segments:True", "max_split_size_mb:20"][settings];
+            let run = DrawnRun::of(&steps, settings, Some(80 << 20));
+            prop_assume!(!run.trace().is_empty());
+            let side = Side { recording: &run.recording, device: run.device(), own: &run.own, part: Part::Whole };
+            let found = Run::of(&Replayed::of(side).expect("it replays"));
+            prop_assert_eq!(found.mismatches, 0);
+            let (allocated, reserved) = (run.allocated(), run.reserved());
+            let first = first_peak(&reserved);
+            // A segment counts from the request that it is reserved for, unless that failed or memory was released again.
+            let after = state_at(&run, first);
+            let is_served = first > 0
+                && run.trace()[after.entries - 1].action == Action::Alloc
+                && after.reserved_bytes == reserved[first];
+            let moments = [first_peak(&allocated), if is_served { after.entries } else { first }];
+            for ((peak, levels), moment) in [(&found.peak_allocated, &allocated), (&found.peak_reserved, &reserved)].into_iter().zip(moments) {
+                prop_assert_eq!((peak.bytes, peak.entry), (levels[moment], moment.checked_sub(1)));
+                let request = moment.checked_sub(1).map(|entry| &run.trace()[entry]).filter(|entry| entry.action == Action::Alloc);
+                prop_assert_eq!(peak.request, request.map(|entry| Request { bytes: entry.size, stack: entry.stack }));
+                let state = state_at(&run, moment);
+                if state.entries == moment {
+                    prop_assert_eq!(peak.heap, Fragmentation::of(&state.heap));
+                    prop_assert_eq!(peak.segments, state.heap.len());
+                    prop_assert_eq!(peak.heap.pending_bytes, DrawnRun::bytes_in(&state.heap, BlockActivity::PendingFree));
+                }
+            }
+            let calls = |action| run.trace().iter().filter(move |entry| entry.action == action).map(|entry| entry.size);
+            let (count, sum) = (|action| calls(action).count() as u64, |action| calls(action).sum::<u64>());
+            let expected = DriverUse {
+                segments_taken: count(Action::SegmentAlloc),
+                segments_given_back: count(Action::SegmentFree),
+                maps: count(Action::SegmentMap),
+                unmaps: count(Action::SegmentUnmap),
+                taken_bytes: sum(Action::SegmentAlloc) + sum(Action::SegmentMap),
+                given_back_bytes: sum(Action::SegmentFree) + sum(Action::SegmentUnmap),
+            };
+            prop_assert_eq!((found.driver, found.ooms), (expected, count(Action::Oom)));
+            prop_assert_eq!(found.first_oom_entry, run.trace().iter().position(|entry| entry.action == Action::Oom));
+        }
     }
 }

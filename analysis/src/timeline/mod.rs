@@ -369,47 +369,70 @@ fn as_bytes(amount: i64) -> u64 {
 
 /// A curve being drawn from left to right.
 struct Running {
+    /// The buckets of all moments before the current one.
     buckets: Vec<Bucket>,
     count: usize,
     moments: usize,
-    level: u64,
+    /// The current moment, and the level at it.
+    moment: usize,
+    now: Bucket,
 }
 
 impl Running {
     fn over(span: Span, most_buckets: usize) -> Running {
         let moments = span.entries + 1;
-        Running { buckets: Vec::new(), count: most_buckets.min(moments).max(1), moments, level: 0 }
+        let count = most_buckets.min(moments).max(1);
+        Running { buckets: Vec::new(), count, moments, moment: 0, now: Bucket::default() }
     }
 
     fn end(mut self) -> Curve {
-        self.reach(self.count);
+        self.advance(self.moments);
         Curve { buckets: self.buckets, moments: self.moments }
     }
 
-    /// Extends the current level until the curve has this many buckets.
-    fn reach(&mut self, buckets: usize) {
-        let level = self.level;
-        self.buckets.resize(buckets.max(self.buckets.len()), Bucket { min: level, max: level, last: level });
+    /// Sets the level at a moment, and the highest level during it. The moments before it keep the level that was set last.
+    fn add(&mut self, moment: usize, level: u64, most: u64) {
+        let moment = moment.min(self.moments - 1);
+        let most = if moment > self.moment { most } else { most.max(self.now.max) };
+        self.advance(moment);
+        self.now = Bucket { min: level, max: most, last: level };
     }
 
-    fn add(&mut self, moment: usize, level: u64, most: u64) {
+    /// Draws all moments up to, but not including, this one.
+    fn advance(&mut self, moment: usize) {
+        if moment > self.moment {
+            let level = self.now.last;
+            self.draw(self.moment, self.now);
+            self.now = Bucket { min: level, max: level, last: level };
+            if moment > self.moment + 1 {
+                self.draw(self.moment + 1, self.now);
+                self.draw(moment - 1, self.now);
+            }
+            self.moment = moment;
+        }
+    }
+
+    /// Draws a level at a moment, and also at all moments since the one that was drawn last.
+    fn draw(&mut self, moment: usize, level: Bucket) {
         // The bucket that covers the moment: the last i with i * moments / count <= moment.
         let place = (((moment + 1) * self.count - 1) / self.moments).min(self.count - 1);
-        self.reach(place + 1);
-        self.level = level;
-        if let Some(bucket) = self.buckets.last_mut() {
-            *bucket = Bucket { min: bucket.min.min(level), max: bucket.max.max(most), last: level };
+        if let Some(bucket) = self.buckets.get_mut(place) {
+            *bucket = Bucket { min: bucket.min.min(level.min), max: bucket.max.max(level.max), last: level.last };
         }
+        self.buckets.resize(self.buckets.len().max(place + 1), level);
     }
 }
 
 #[cfg(test)]
 mod tests {
-
+    use parkade::snapshot::BlockActivity;
     use parkade::units::PoolId;
     use parkade_replay::Completion;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
+    use crate::drawn_runs::{DrawnRun, programs};
 
     #[test]
     fn no_extreme_is_lost() {
@@ -438,5 +461,90 @@ mod tests {
         let levels: Vec<u64> = in_use(&requests, span, 100).buckets.iter().map(|bucket| bucket.last).collect();
         assert_eq!(levels, [1024, 1024, 1024, 1024, 1024, 1536, 512, 512, 1024]);
         assert_eq!([0, 1, 4].map(|entry| Span::recorded(10).moment(entry)), [0, 2, 5]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        /// Compares levels and heaps with the core's own.
+        #[test]
+        fn a_timeline_is_what_the_core_states(steps in programs(24), settings in 0..3_usize, is_limited in any::<bool>()) {
+            let settings = ["", "expandable_segments:True", "max_split_size_mb:20"][settings];
+            let run = DrawnRun::of(&steps, settings, is_limited.then_some(80 << 20));
+            prop_assume!(!run.trace().is_empty());
+            let requests = Requests::of_recording(run.device(), &run.own, &mut |_| ()).expect("it replays");
+            prop_assert_eq!(requests.mismatches, 0);
+            let Timeline { log, levels, .. } = Timeline::of_device(run.device(), &run.own, &requests).expect("it replays");
+            prop_assert_eq!((&levels.reserved, &levels.allocated), (&run.reserved(), &run.allocated()));
+            for state in &run.states {
+                let pending = DrawnRun::bytes_in(&state.heap, BlockActivity::PendingFree);
+                prop_assert_eq!(levels.active[state.entries], state.allocated_bytes + pending);
+                let found = log.at(state.entries as u32);
+                let found = found.iter().map(|segment| {
+                    let blocks = segment.blocks.iter();
+                    let blocks: Vec<(u64, u64, bool)> = blocks.map(|block| (block.address, block.size, block.is_pending)).collect();
+                    (segment.address, segment.size, segment.stream, segment.pool, segment.expandable, blocks)
+                });
+                let expected = state.heap.iter().map(|segment| {
+                    let blocks = segment.blocks.iter().filter(|block| block.state != BlockActivity::Inactive);
+                    let is_pending = |state| state == BlockActivity::PendingFree;
+                    let blocks = blocks.map(|block| (block.address.get(), block.size.get(), is_pending(block.state))).collect();
+                    let pool = (segment.pool.0, segment.pool.1);
+                    (segment.address.get(), segment.total.get(), segment.stream.get(), pool, segment.expandable, blocks)
+                });
+                prop_assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "after {} entries", state.entries);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        /// Compares with the level at every moment, of which each bucket has those that it covers.
+        #[test]
+        fn a_curve_that_is_drawn_is_that_of_every_moment(
+            changes in vec((0..4_usize, 0..9_u64, 0..9_u64), 0..12),
+            after in 0..4_usize,
+            most_buckets in 1..20_usize,
+        ) {
+            let entries = changes.iter().map(|change| change.0).sum::<usize>() + after;
+            let mut curve = Running::over(Span::recorded(entries), most_buckets);
+            // The lowest and the highest bytes at each moment, and the last. Several changes may belong to one moment.
+            let mut moments = vec![(0, 0, 0); entries + 1];
+            let mut at = 0;
+            for (further, level, more) in changes {
+                at += further;
+                curve.add(at, level, level + more);
+                let most = if further == 0 { moments[at].1.max(level + more) } else { level + more };
+                moments[at] = (level, most, level);
+                moments[at + 1..].fill((level, level, level));
+            }
+            let found = curve.end();
+            let count = most_buckets.min(entries + 1);
+            let expected = (0..count).map(|bucket| {
+                let covered = &moments[bucket * moments.len() / count..(bucket + 1) * moments.len() / count];
+                Bucket {
+                    min: covered.iter().map(|moment| moment.0).min().expect("a moment"),
+                    max: covered.iter().map(|moment| moment.1).max().expect("a moment"),
+                    last: covered[covered.len() - 1].2,
+                }
+            });
+            prop_assert_eq!(found.buckets, expected.collect::<Vec<_>>());
+        }
+
+        /// Compares with the definition of a bucket.
+        #[test]
+        fn each_bucket_has_the_moments_that_it_covers(level in vec(0..9_u64, 0..40), most_buckets in 1..50_usize) {
+            let count = most_buckets.min(level.len());
+            let expected = (0..count).map(|bucket| {
+                let is_covered = |&moment: &usize| bucket * level.len() / count <= moment && moment < (bucket + 1) * level.len() / count;
+                let covered: Vec<u64> = (0..level.len()).filter(is_covered).map(|moment| level[moment]).collect();
+                let of = |best: Option<&u64>| best.copied().expect("a moment");
+                Bucket { min: of(covered.iter().min()), max: of(covered.iter().max()), last: of(covered.last()) }
+            });
+            let curve = Curve::of(&level, most_buckets);
+            prop_assert_eq!(curve.buckets.clone(), expected.collect::<Vec<_>>());
+            prop_assert_eq!(curve.peak(), level.iter().copied().max().unwrap_or(0));
+            let first = (0..level.len()).find(|&moment| level[moment] == curve.peak());
+            prop_assert_eq!(Levels::peak_moment(&level), first.unwrap_or(0));
+        }
     }
 }
