@@ -58,6 +58,7 @@ impl RecordedPools {
         let mut all: BTreeSet<PoolId> = self.before.iter().map(|&(_, _, pool)| pool).collect();
         all.extend(self.runs.values().map(|&(_, pool)| pool));
         all.extend(self.made.values().copied());
+        all.extend(self.failed.values().copied());
         all.remove(&PoolId::DEFAULT);
         all
     }

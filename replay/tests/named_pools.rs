@@ -81,6 +81,11 @@ fn recorded(seed: u64, settings: &str) -> DeviceRecording {
     live.into_iter().for_each(|block| core.free(block).expect("it is in use"));
     pools.into_iter().for_each(|pool| core.release_pool(pool).expect("the last use is over"));
     core.release_cached().expect("all goes back");
+    written(&mut core)
+}
+
+/// Returns the recording of everything that a core has done, without the segments at its end.
+fn written(core: &mut Core) -> DeviceRecording {
     let mut named = PoolTable::default();
     let trace = core.observer_mut().drain(..).map(|entry| {
         let action = Action::from_name(entry.action.name().as_bytes()).expect("an action");
@@ -115,6 +120,33 @@ fn pools_that_entries_name_are_not_guessed() {
     }
     assert!(failed > 0, "requests fail, in pools too");
     assert!(guessed > 8, "without the names there is something to guess: {guessed}");
+}
+
+/// The default pool could serve a request that fails in a private pool, which then never has memory.
+#[test]
+fn a_request_may_fail_in_a_pool_that_never_has_memory() {
+    for is_beside_another in [false, true] {
+        let policy = PyTorch::of(&Profile::PYTORCH_2_13, Settings::default());
+        let mut core = Allocator::new(SimDevice::new(SimOptions::h200()), policy, Vec::new());
+        core.set_limit(Some(Bytes(LIMIT_BYTES)));
+        let in_pool = |core: &mut Core, number: u64, mib: u64| {
+            core.begin_pool(PoolId(0, number), PoolFilter::All).expect("it begins");
+            let served = core.raw_allocate(Bytes(mib << 20), StreamId(0));
+            core.end_pool(PoolId(0, number)).expect("it ends");
+            served.ok()
+        };
+        let mut live = Vec::from_iter(is_beside_another.then(|| in_pool(&mut core, 7, 20).expect("there is room")));
+        for mib in [if is_beside_another { 250 } else { 270 }, 3] {
+            live.push(core.raw_allocate(Bytes(mib << 20), StreamId(0)).expect("there is room"));
+        }
+        assert!(in_pool(&mut core, 1, 15).is_none(), "the default pool has 17 MiB, and the device 10");
+        live.into_iter().for_each(|block| core.free(block).expect("it is in use"));
+        core.release_pool(PoolId(0, 7)).ok();
+        core.release_cached_pool(PoolId(0, 7)).expect("it gives back");
+        core.release_cached().expect("all goes back");
+        let verdict = verify(&written(&mut core), "");
+        assert_eq!((verdict.mismatches, &verdict.first, verdict.ooms), (0, &None, 1), "{is_beside_another}");
+    }
 }
 
 /// Wrong names explain nothing, so the replay ignores them.

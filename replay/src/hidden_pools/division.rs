@@ -731,10 +731,13 @@ impl Walk<'_> {
 
     fn end(self, failed: &[(u32, PoolId)]) -> [AssumedPools; 2] {
         let evidence = Evidence { lives: self.layout.lives, releases: self.releases, ..Evidence::default() };
-        let mut pools: BTreeMap<PoolId, Pool> = BTreeMap::new();
+        let new = |id| (id, Pool { known: Some(id), members: Vec::new(), abandoned_at: None });
+        // A request may fail in a pool that never has memory.
+        let private = failed.iter().map(|&(_, id)| id).filter(|&id| id != PoolId::DEFAULT);
+        let mut pools: BTreeMap<PoolId, Pool> = private.map(new).collect();
         for (life, name) in self.names.iter().enumerate() {
             let Some(id) = name.filter(|&id| id != PoolId::DEFAULT) else { continue };
-            let pool = pools.entry(id).or_insert_with(|| Pool { known: Some(id), members: Vec::new(), abandoned_at: None });
+            let pool = pools.entry(id).or_insert_with(|| new(id).1);
             pool.members.push(life);
             pool.abandoned_at = pool.abandoned_at.into_iter().chain(evidence.lives[life].first_given_at).min();
         }
@@ -747,7 +750,6 @@ impl Walk<'_> {
                 pool.members.iter().for_each(|&life| pool_of[life] = id);
                 id_of.extend(pool.known.map(|name| (name, id)));
             }
-            // A pool that never had memory counts as one that no entry names.
             let failed = failed.iter().filter_map(|(at, name)| Some((*at, *id_of.get(name)?)));
             AssumedPools { failed: failed.collect(), ..assumed(evidence.lives.iter().zip(&pool_of)) }
         })
