@@ -8,7 +8,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::Family;
-use parkade::trace::TraceEntry;
+use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, MIB, PoolId, StreamId};
 use parkade::{Allocation, Allocator, PoolFilter};
 use parkade_recording::{Action, DeviceRecording, Entry, Frame, PoolTable, Recording, StackId};
@@ -39,7 +39,7 @@ pub(crate) struct State {
     pub(crate) heap: Vec<SegmentInfo>,
 }
 
-/// A recorded run, and its states: before the first operation and after each one that has entries.
+/// A recorded run, and its states: before the first operation and after each one.
 pub(crate) struct DrawnRun {
     pub(crate) recording: Recording,
     pub(crate) own: VerifyOptions,
@@ -59,12 +59,17 @@ impl Program {
             0..5 => self.live.extend(self.core.allocate(size, stream).ok()),
             5..9 if !self.live.is_empty() => {
                 let block = self.live.swap_remove(one % self.live.len());
-                if other.is_multiple_of(3) {
+                let is_used = other.is_multiple_of(3);
+                if is_used {
                     let user = STREAMS[other % 2];
                     self.core.device_mut().spin(user, 1_000_000);
                     self.core.record_stream(&block, user);
                 }
                 self.core.free(block).expect("it is in use");
+                if is_used {
+                    // If nothing came between, the trace could not be told from that of a block that is free at once.
+                    self.core.snapshot();
+                }
             }
             9 => self.core.release_cached().expect("nothing is captured"),
             10 => {
@@ -79,8 +84,17 @@ impl Program {
         self.note();
     }
 
-    /// Adds the state, unless the last operation had no entries.
+    /// Adds the state, unless blocks only became free or memory was only released: a trace does not show whether this belongs
+    /// to the next request.
     fn note(&mut self) {
+        let noted = self.states.last().map_or(0, |last| last.entries);
+        let releases = [TraceAction::FreeCompleted, TraceAction::SegmentFree, TraceAction::SegmentUnmap];
+        if self.states.is_empty() || !self.core.observer()[noted..].iter().all(|entry| releases.contains(&entry.action)) {
+            self.add_state();
+        }
+    }
+
+    fn add_state(&mut self) {
         let entries = self.core.observer().len();
         if self.states.last().is_none_or(|last| last.entries < entries) {
             let current = |family| self.core.stats().family(family).all.current.cast_unsigned();
@@ -109,6 +123,7 @@ impl DrawnRun {
             let frame = recording.stacks.intern_frame(frame);
             stacks.resize(program.core.observer().len(), recording.stacks.intern_stack(&[frame]));
         }
+        program.add_state();
         let mut pools = PoolTable::default();
         let entry = |(at, (entry, &stack)): (usize, (&TraceEntry, &StackId))| {
             let action = Action::from_name(entry.action.name().as_bytes()).expect("the same names");
@@ -148,15 +163,14 @@ impl DrawnRun {
         levels
     }
 
-    /// Returns the allocated bytes at every moment: an operation changes them at its first free or its last entry.
+    /// Returns the allocated bytes at every moment: an operation changes them where it frees, or at its last entry.
     pub(crate) fn allocated(&self) -> Vec<u64> {
         let mut levels = vec![0];
         for pair in self.states.windows(2) {
             let entries = &self.trace()[pair[0].entries..pair[1].entries];
-            let is_free = entries.iter().any(|entry| entry.action == Action::FreeRequested);
-            let before = if is_free { pair[1].allocated_bytes } else { pair[0].allocated_bytes };
-            levels.extend((1..entries.len()).map(|_| before));
-            levels.push(pair[1].allocated_bytes);
+            let free = entries.iter().position(|entry| entry.action == Action::FreeRequested);
+            let changes = free.unwrap_or(entries.len() - 1);
+            levels.extend((0..entries.len()).map(|at| pair[usize::from(at >= changes)].allocated_bytes));
         }
         levels
     }

@@ -300,10 +300,10 @@ impl<'a> View<'a> {
             // The sum wraps, as PyTorch's does.
             block.size.get() >= asked.size.get().wrapping_add(settings.max_non_split_rounding_bytes)
         };
-        if self.segment.expandable && !settings.expandable_segments {
-            Cause::ExpandableOff
-        } else if is_oversize {
+        if is_oversize {
             Cause::Oversize
+        } else if self.segment.expandable && !settings.expandable_segments {
+            Cause::ExpandableOff
         } else {
             Cause::Fits
         }
@@ -461,6 +461,8 @@ pub(super) mod sample_heaps {
     use parkade::settings::Settings;
     use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
     use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::Asked;
 
@@ -504,6 +506,44 @@ pub(super) mod sample_heaps {
     pub(crate) fn under(settings: &str) -> PyTorch {
         PyTorch::new(Settings::from_environment(settings).expect("settings"))
     }
+
+    /// The unit of the sizes of blocks in [`heaps`].
+    pub(crate) const UNIT: u64 = 512 * KIB;
+
+    /// The sizes and uses of a segment's blocks, its stream, its pool, and whether it is expandable.
+    type Parts = (Vec<(u64, u8)>, u8, u8, bool);
+
+    fn any_segment() -> impl Strategy<Value = Parts> {
+        (vec((1..90_u64, 0..3_u8), 1..12), 0..2_u8, 0..2_u8, any::<bool>())
+    }
+
+    /// Heaps of fewer than eight segments. Of two free blocks side by side, the second is in use instead, and half of the
+    /// segments consist of whole pages of 20 MiB.
+    pub(crate) fn heaps() -> impl Strategy<Value = Vec<SegmentInfo>> {
+        vec(any_segment(), 0..8).prop_map(heap_of)
+    }
+
+    fn heap_of(parts: Vec<Parts>) -> Vec<SegmentInfo> {
+        let segment = |(place, (mut blocks, stream, pool, expandable)): (usize, Parts)| {
+            if expandable {
+                let units: u64 = blocks.iter().map(|block| block.0).sum();
+                blocks[0].0 += units.next_multiple_of(40) - units;
+            }
+            let mut was_free = false;
+            let blocks: Vec<(u64, Is)> = blocks
+                .into_iter()
+                .map(|(units, is)| {
+                    let size = units * UNIT;
+                    let is = if is == 2 && was_free { 0 } else { is };
+                    was_free = is == 2;
+                    (size, [Is::Live(size - units), Is::Pending, Is::Free][usize::from(is)])
+                })
+                .collect();
+            let (stream, pool) = (StreamId(7 + u64::from(stream)), PoolId(0, u64::from(pool)));
+            SegmentInfo { stream, pool, expandable, ..segment_of((place as u64 + 1) << 40, &blocks) }
+        };
+        parts.into_iter().enumerate().map(segment).collect()
+    }
 }
 
 #[cfg(test)]
@@ -513,7 +553,7 @@ mod tests {
     use parkade::units::MIB;
     use proptest::prelude::*;
 
-    use super::sample_heaps::{Is, KIB, asked, segment_of, under};
+    use super::sample_heaps::{Is, KIB, UNIT, asked, heaps, segment_of, under};
     use super::*;
 
     /// Returns the stranded bytes by cause, omitting zeros, and the total number of bytes that can be released.
@@ -660,38 +700,15 @@ mod tests {
         assert_eq!(excesses(&run, "expandable_segments:True"), parts);
     }
 
-    /// The sizes and uses of a segment's blocks, its stream, its pool, and whether it is expandable.
-    type Parts = (Vec<(u64, u8)>, u8, u8, bool);
-
-    fn any_segment() -> impl Strategy<Value = Parts> {
-        (proptest::collection::vec((1..90_u64, 0..3_u8), 1..12), 0..2_u8, 0..2_u8, any::<bool>())
-    }
-
-    fn heap_of(parts: Vec<Parts>) -> Vec<SegmentInfo> {
-        let segment = |(place, (blocks, stream, pool, expandable)): (usize, Parts)| {
-            let blocks: Vec<(u64, Is)> = blocks
-                .into_iter()
-                .map(|(units, is)| {
-                    let size = units * 512 * KIB;
-                    (size, [Is::Live(size - units), Is::Pending, Is::Free][usize::from(is)])
-                })
-                .collect();
-            let (stream, pool) = (StreamId(7 + u64::from(stream)), PoolId(0, u64::from(pool)));
-            SegmentInfo { stream, pool, expandable, ..segment_of((place as u64 + 1) << 40, &blocks) }
-        };
-        parts.into_iter().enumerate().map(segment).collect()
-    }
-
     proptest! {
         /// Requested, rounding and stranded bytes add up to the reserved bytes, and every block is counted once.
         #[test]
         fn every_byte_is_counted_once(
-            parts in proptest::collection::vec(any_segment(), 0..8),
+            segments in heaps(),
             request in 1..400_u64,
             settings in prop_oneof![Just(""), Just("max_split_size_mb:30"), Just("expandable_segments:True")],
             with_request in any::<bool>(),
         ) {
-            let segments = heap_of(parts);
             let policy = under(settings);
             let size = policy.round(Bytes(request * 256 * KIB)).expect("a size");
             let request = Asked { size, ..asked(0) };
@@ -709,6 +726,160 @@ mod tests {
             prop_assert_eq!(found.bytes(), breakdown.stranded_bytes());
             let whole: u64 = found.parts.iter().map(|part| part.whole_bytes).sum();
             prop_assert_eq!(whole, breakdown.releasable_bytes() + breakdown.kept_by_pools_bytes);
+        }
+    }
+
+    /// A segment cut into units, each with the index of its block and whether it is in use.
+    struct Cut<'a> {
+        segment: &'a SegmentInfo,
+        units: Vec<(usize, bool)>,
+        page_units: usize,
+    }
+
+    impl Cut<'_> {
+        fn of<'a>(segment: &'a SegmentInfo, policy: &PyTorch) -> Cut<'a> {
+            let units = |(place, block): (usize, &BlockInfo)| {
+                let is_used = block.state != BlockActivity::Inactive;
+                std::iter::repeat_n((place, is_used), (block.size.get() / UNIT) as usize)
+            };
+            let units: Vec<(usize, bool)> = segment.blocks.iter().enumerate().flat_map(units).collect();
+            let page_units = (policy.page(PoolSlot::default_pool(segment.class)).get() / UNIT) as usize;
+            let has_pages = segment.expandable && units.len().is_multiple_of(page_units);
+            Cut { segment, page_units: if has_pages { page_units } else { units.len() }, units }
+        }
+
+        /// Returns the bytes of the pages that consist of this block alone.
+        fn whole(&self, place: usize) -> u64 {
+            let is_of_it = |page: &&[(usize, bool)]| page.iter().all(|&(of, is_used)| of == place && !is_used);
+            (self.units.chunks(self.page_units).filter(is_of_it).count() * self.page_units) as u64 * UNIT
+        }
+
+        /// Returns whether the block shares a page with others, and at most a tenth of each such page is in use.
+        fn is_pinned(&self, place: usize) -> bool {
+            let has_it = |page: &&[(usize, bool)]| page.iter().any(|&(of, _)| of == place);
+            let shared = self.units.chunks(self.page_units).filter(has_it).filter(|page| page.iter().any(|&(of, _)| of != place));
+            let used: Vec<usize> = shared.map(|page| page.iter().filter(|(_, is_used)| *is_used).count()).collect();
+            !used.is_empty() && used.iter().all(|used| used * 10 <= self.page_units)
+        }
+
+        /// Returns the first cause in the order of [`Cause::ALL`] that applies to a block.
+        fn cause(&self, place: usize, asked: Option<&Asked>, settings: &str) -> Cause {
+            let (segment, block) = (self.segment, &self.segment.blocks[place]);
+            let has_room = |asked: &Asked| block.size >= asked.size;
+            let is_small = |asked: &Asked| asked.size.get() <= MIB;
+            // The borders of `max_split_size_mb:30`.
+            let is_oversize = |asked: &Asked| match settings {
+                "max_split_size_mb:30" if asked.size.get() < 30 * MIB => block.size.get() >= 30 * MIB,
+                "max_split_size_mb:30" => block.size.get() >= asked.size.get() + 20 * MIB,
+                _ => false,
+            };
+            let applies = |cause: &Cause| match cause {
+                Cause::PendingEvent => block.state == BlockActivity::PendingFree,
+                Cause::PrivatePool => segment.pool != asked.map_or(PoolId::DEFAULT, |asked| asked.pool),
+                Cause::OtherStream => asked.is_some_and(|asked| segment.stream != asked.stream),
+                Cause::OtherClass => asked.is_some_and(|asked| is_small(asked) != (segment.class == PoolClass::Small)),
+                Cause::Oversize => asked.is_some_and(|asked| has_room(asked) && is_oversize(asked)),
+                Cause::ExpandableOff => {
+                    asked.is_some_and(has_room) && segment.expandable && settings != "expandable_segments:True"
+                }
+                Cause::Fits => asked.is_some_and(has_room),
+                Cause::Pinned => self.is_pinned(place),
+                Cause::TooSmall => true,
+            };
+            Cause::ALL.into_iter().find(applies).expect("the last one always applies")
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        /// Compares with segments that are cut into units of 512 KiB.
+        #[test]
+        fn each_hole_has_the_cause_that_its_units_show(
+            segments in heaps(),
+            request in prop_oneof![1..10_u64, 56..66_u64, 1..200_u64],
+            settings in prop_oneof![Just(""), Just("max_split_size_mb:30"), Just("expandable_segments:True")],
+            with_request in any::<bool>(),
+        ) {
+            let policy = under(settings);
+            let asked = asked(request * UNIT);
+            let asked = Some(&asked).filter(|_| with_request);
+            let breakdown = stranded(&segments, asked, &policy);
+            let mut holes = Vec::new();
+            for segment in &segments {
+                let cut = Cut::of(segment, &policy);
+                for (place, block) in segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Allocated) {
+                    let whole = if segment.pool == PoolId::DEFAULT { cut.whole(place) } else { 0 };
+                    let (address, cause) = (block.address.get(), cut.cause(place, asked, settings));
+                    holes.push(Hole { address, bytes: block.size.get(), cause, releasable_bytes: whole });
+                }
+            }
+            for cause in Cause::ALL {
+                let of_cause = || holes.iter().filter(|hole| hole.cause == cause);
+                let strand = Strand {
+                    cause,
+                    bytes: of_cause().map(|hole| hole.bytes).sum(),
+                    holes: of_cause().count(),
+                    largest_bytes: of_cause().map(|hole| hole.bytes).max().unwrap_or(0),
+                    releasable_bytes: of_cause().map(|hole| hole.releasable_bytes).sum(),
+                };
+                prop_assert_eq!(breakdown.of(cause), &strand);
+            }
+            let free = holes.iter().filter(|hole| hole.cause != Cause::PendingEvent).map(|hole| hole.bytes);
+            prop_assert_eq!(breakdown.largest_hole_bytes(), free.max().unwrap_or(0));
+            let most = breakdown.main_cause().map_or(0, |cause| breakdown.of(cause).bytes);
+            prop_assert_eq!(Some(most), breakdown.strands.iter().map(|strand| strand.bytes).max());
+            prop_assert_eq!(breakdown.holes, holes);
+        }
+
+        /// The same for the causes that no request decides.
+        #[test]
+        fn each_excess_byte_has_the_cause_that_its_units_show(segments in heaps(), is_expandable in any::<bool>()) {
+            let policy = under(if is_expandable { "expandable_segments:True" } else { "" });
+            let found = excess(&segments, &policy);
+            let of_stream = |stream: StreamId| {
+                let segments = segments.iter().filter(move |segment| segment.pool == PoolId::DEFAULT && segment.stream == stream);
+                let blocks = segments.clone().flat_map(|segment| &segment.blocks);
+                let live = blocks.filter(|block| block.state == BlockActivity::Allocated).map(|block| block.size.get());
+                let reserved = segments.map(|segment| segment.total.get());
+                (live.sum::<u64>(), reserved.sum::<u64>())
+            };
+            // In the order of their numbers, with the first of equals.
+            let mut main = None;
+            for stream in [StreamId(7), StreamId(8)].into_iter().filter(|&stream| of_stream(stream).1 > 0) {
+                if main.is_none_or(|main| of_stream(stream) > of_stream(main)) {
+                    main = Some(stream);
+                }
+            }
+            prop_assert_eq!(found.main_stream, main);
+            let mut pieces: Vec<(ExcessCause, u64, u64)> = Vec::new();
+            for segment in &segments {
+                let cut = Cut::of(segment, &policy);
+                for (place, block) in segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Allocated) {
+                    let (size, whole) = (block.size.get(), cut.whole(place));
+                    if block.state == BlockActivity::PendingFree {
+                        pieces.push((ExcessCause::PendingEvent, size, whole));
+                    } else if segment.pool != PoolId::DEFAULT {
+                        pieces.push((ExcessCause::PrivatePool, size, whole));
+                    } else if Some(segment.stream) != main {
+                        pieces.push((ExcessCause::OtherStream, size, whole));
+                    } else {
+                        let is_small = segment.class == PoolClass::Small;
+                        pieces.push((ExcessCause::FreeSegment, whole, whole));
+                        pieces.push((if is_small { ExcessCause::SmallPoolHole } else { ExcessCause::LargePoolHole }, size - whole, 0));
+                    }
+                }
+            }
+            for cause in ExcessCause::ALL {
+                let of_cause = || pieces.iter().filter(|piece| piece.0 == cause && piece.1 > 0);
+                let part = ExcessPart {
+                    cause,
+                    bytes: of_cause().map(|piece| piece.1).sum(),
+                    pieces: of_cause().count(),
+                    largest_bytes: of_cause().map(|piece| piece.1).max().unwrap_or(0),
+                    whole_bytes: of_cause().map(|piece| piece.2).sum(),
+                };
+                prop_assert_eq!(found.of(cause), &part);
+            }
         }
     }
 }

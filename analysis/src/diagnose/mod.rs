@@ -470,11 +470,13 @@ fn live_by_stack(segments: &[SegmentInfo], owners: &Owners) -> Vec<StackUse> {
 
 #[cfg(test)]
 mod tests {
+    use parkade::units::{MIB, PoolClass};
+    use proptest::option;
+    use proptest::prelude::*;
 
-    use parkade::units::MIB;
-
-    use super::breakdown::sample_heaps::{Is, KIB, asked, segment_of, under};
+    use super::breakdown::sample_heaps::{Is, KIB, UNIT, asked, heaps, segment_of, under};
     use super::*;
+    use crate::drawn_runs::{DrawnRun, programs};
 
     #[test]
     fn the_smallest_fence_that_opens_enough_comes_first() {
@@ -489,5 +491,115 @@ mod tests {
         assert_eq!(found(80 * MIB), [one, (512, 64 * MIB + 512, false, true), two]);
         let enough = |(bytes, opens, _, frees)| (bytes, opens, true, frees);
         assert_eq!(found(50 * MIB), [(512, 64 * MIB + 512, true, true), enough(two), enough(one)]);
+    }
+
+    /// Returns the size of the hole that a block becomes part of if it is freed.
+    fn freed(segment: &SegmentInfo, place: usize) -> u64 {
+        let is_free = |at: usize| at == place || segment.blocks[at].state == BlockActivity::Inactive;
+        let first = (0..=place).rev().take_while(|&at| is_free(at)).last().expect("it is free itself");
+        (first..segment.blocks.len()).take_while(|&at| is_free(at)).map(|at| segment.blocks[at].size.get()).sum()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        /// Compares with freeing each block in use, one at a time.
+        #[test]
+        fn fences_are_the_blocks_whose_free_joins_holes(
+            segments in heaps(),
+            request in option::of(1..200_u64),
+            most in 0..12_usize,
+        ) {
+            let policy = under("");
+            let asked = request.map(|units| asked(units * UNIT));
+            let is_reachable = |segment: &&SegmentInfo| asked.is_none_or(|asked| {
+                let class = if asked.size.get() <= MIB { PoolClass::Small } else { PoolClass::Large };
+                (segment.pool, segment.stream, segment.class) == (asked.pool, asked.stream, class)
+            });
+            let mut expected = Vec::new();
+            for segment in segments.iter().filter(is_reachable) {
+                for (place, block) in segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Inactive) {
+                    let (bytes, opens_bytes) = (block.size.get(), freed(segment, place));
+                    if opens_bytes > bytes {
+                        expected.push(Fence {
+                            address: block.address.get(),
+                            bytes,
+                            is_pending: block.state == BlockActivity::PendingFree,
+                            beside_bytes: opens_bytes - bytes,
+                            opens_bytes,
+                            is_enough: asked.is_some_and(|asked| opens_bytes >= asked.size.get()),
+                            frees_segment: opens_bytes == segment.total.get(),
+                            owner: Owners::default().of(0),
+                        });
+                    }
+                }
+            }
+            // Selects the next fence again and again.
+            let is_small = |fence: &Fence| fence.bytes < fence.beside_bytes;
+            let is_key = |fence: &Fence| fence.is_enough && is_small(fence);
+            let comes_before = |one: &Fence, other: &Fence| match (is_key(one), is_key(other)) {
+                (true, false) => true,
+                (false, true) => false,
+                (true, true) if one.bytes != other.bytes => one.bytes < other.bytes,
+                _ if is_small(one) != is_small(other) => is_small(one),
+                _ if one.beside_bytes != other.beside_bytes => one.beside_bytes > other.beside_bytes,
+                _ => one.address < other.address,
+            };
+            let mut sorted = Vec::new();
+            while sorted.len() < most && !expected.is_empty() {
+                let first = (0..expected.len()).find(|&at| !expected.iter().any(|other| comes_before(other, &expected[at])));
+                sorted.push(expected.remove(first.expect("one comes before all others")));
+            }
+            prop_assert_eq!(fences(&segments, asked.as_ref(), &policy, &Owners::default(), most), sorted);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+        /// Compares with the core's own states: the heaps before and after the operation, the peaks, and what is released.
+        #[test]
+        fn a_diagnosis_is_of_the_heaps_that_the_core_had(steps in programs(24), chosen in option::of(0..64_usize)) {
+            let limit = 80 * MIB;
+            let run = DrawnRun::of(&steps, "", Some(limit));
+            prop_assume!(!run.trace().is_empty());
+            let requests = (0..run.trace().len()).filter(|&at| matches!(run.trace()[at].action, Action::Alloc | Action::Oom));
+            let requests: Vec<usize> = requests.collect();
+            let chosen = chosen.filter(|_| !requests.is_empty()).map(|chosen| requests[chosen % requests.len()]);
+            let options = DiagnoseOptions { own: run.own.clone(), capacity_bytes: None, entry: chosen, fences: 3 };
+            let found = diagnose_device(run.device(), &options, &mut |_| ()).expect("it replays");
+            prop_assert_eq!(found.exactness.as_ref().map(|exactness| exactness.mismatches), Some(0));
+            prop_assert_eq!(found.evidence.contradiction(limit), None, "{:?}", found.evidence);
+            let peak = run.states.iter().map(|state| (state.reserved_bytes, state.allocated_bytes)).max().expect("a state");
+            let is_peak = |state: &&crate::drawn_runs::State| (state.reserved_bytes, state.allocated_bytes) == peak;
+            let at_peak = run.states.iter().find(is_peak).expect("the peak is a state").entries;
+            let failed = Ending::of(run.device()).death().map(|death| death.entry);
+            let failed = failed.or_else(|| run.trace().iter().position(|entry| entry.action == Action::Oom));
+            prop_assert_eq!(found.entry, chosen.or(failed).or(at_peak.checked_sub(1)));
+            prop_assert_eq!(found.ooms, run.trace().iter().filter(|entry| entry.action == Action::Oom).count());
+            let Some(entry) = found.entry else { return Ok(()) };
+            let after = run.states.iter().position(|state| state.entries > entry).expect("the end of the operation");
+            let (before, after) = (&run.states[after - 1], &run.states[after]);
+            let judged = if found.question == Question::NewMemory { before } else { after };
+            prop_assert_eq!((found.met.reserved_bytes, found.met.allocated_bytes()), (before.reserved_bytes, before.allocated_bytes));
+            prop_assert_eq!((found.heap.reserved_bytes, found.heap.allocated_bytes()), (judged.reserved_bytes, judged.allocated_bytes));
+            prop_assert_eq!(found.excess.bytes(), judged.reserved_bytes - judged.allocated_bytes);
+            prop_assert_eq!(found.reserved_after_bytes, after.reserved_bytes);
+            let entries = &run.trace()[before.entries..after.entries];
+            let sum = |actions: [Action; 2]| {
+                let all = entries.iter().filter(|entry| actions.contains(&entry.action));
+                (all.clone().count(), all.map(|entry| entry.size).sum::<u64>())
+            };
+            let takes = sum([Action::SegmentAlloc, Action::SegmentMap]).0 > 0;
+            let question = match run.trace()[entry].action {
+                Action::Oom => Question::OutOfMemory,
+                Action::Alloc if takes && chosen.is_some() => Question::NewMemory,
+                _ => Question::ReservedAboveAllocated,
+            };
+            prop_assert_eq!(found.question, question);
+            if found.request.is_some() {
+                let released = sum([Action::SegmentFree, Action::SegmentUnmap]);
+                prop_assert_eq!((found.given_back.segments, found.given_back.bytes), released);
+                prop_assert_eq!(found.given_back.completed, sum([Action::FreeCompleted; 2]).0);
+            }
+        }
     }
 }

@@ -355,4 +355,26 @@ mod tests {
         assert_eq!((lost_beginning.allocated.entry, lost_beginning.reserved_at_allocated_bytes), (Some(3), 18));
         assert_eq!(peaks(&[(4, 20), (3, 20)]).moment(), None);
     }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        /// Compares with looking at all states at once.
+        #[test]
+        fn peaks_are_the_first_of_all_states(states in proptest::collection::vec((0..5_u64, 0..5_u64), 1..12)) {
+            let found = peaks(&states);
+            let first = |is: &dyn Fn(&(u64, u64)) -> bool| states.iter().position(is).expect("a peak is one of the states");
+            let peak = |bytes: u64, at: usize| Peak { bytes, entry: at.checked_sub(1) };
+            let allocated = states.iter().map(|state| state.0).max().expect("a state");
+            let reserved = states.iter().map(|state| state.1).max().expect("a state");
+            let with_it = states.iter().filter(|state| state.1 == reserved).map(|state| state.0).max().expect("a state");
+            let at_allocated = first(&|state| state.0 == allocated);
+            // Nothing is reserved before the first entry of a whole trace, so nothing is a peak of its own there.
+            let is_none = |bytes: u64, at: usize| if bytes == 0 { peak(0, 0) } else { peak(bytes, at) };
+            prop_assert_eq!(found.allocated, is_none(allocated, at_allocated));
+            prop_assert_eq!(found.reserved, is_none(reserved, first(&|state| state.1 == reserved)));
+            let at_both = first(&|state| *state == (with_it, reserved));
+            prop_assert_eq!(found.allocated_at_reserved, if reserved == 0 { is_none(with_it, at_both) } else { peak(with_it, at_both) });
+            prop_assert_eq!(found.reserved_at_allocated_bytes, if allocated == 0 { 0 } else { states[at_allocated].1 });
+        }
+    }
 }

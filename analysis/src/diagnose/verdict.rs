@@ -70,7 +70,7 @@ pub struct Steps {
     pub capacity: Applies,
     /// Step 2: is it fragmentation?
     pub fragmentation: Applies,
-    /// Step 3: may other settings help? The answer is unknown if fewer bytes are missing than are lost to rounding, because
+    /// Step 3: may other settings help? The answer is unknown if no more bytes are missing than are lost to rounding, because
     /// settings can change the rounding. If most free bytes are in private pools, which no setting releases, the answer is
     /// no, or unknown if the request would have fitted in addition to the pools.
     pub settings: Applies,
@@ -147,13 +147,13 @@ pub(super) fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) ->
 }
 
 /// Returns a cause from the group of causes that strands the most bytes. The groups are streams and events, private pools,
-/// and everything else.
+/// and everything else. Of equal groups, everything else counts first, then streams and events, as in `advise`.
 fn main_group(heap: &Breakdown) -> Option<Cause> {
     let bytes = |causes: &[Cause]| causes.iter().map(|&cause| heap.of(cause).bytes).fold(0, u64::saturating_add);
     let streams = bytes(&[Cause::PendingEvent, Cause::OtherStream]);
     let private = bytes(&[Cause::PrivatePool]);
     let rest = heap.stranded_bytes().saturating_sub(streams).saturating_sub(private);
-    let groups = [(rest, Cause::TooSmall), (private, Cause::PrivatePool), (streams, Cause::OtherStream)];
+    let groups = [(private, Cause::PrivatePool), (streams, Cause::OtherStream), (rest, Cause::TooSmall)];
     groups.into_iter().filter(|&(bytes, _)| bytes > 0).max_by_key(|&(bytes, _)| bytes).map(|(_, cause)| cause)
 }
 
@@ -282,6 +282,9 @@ impl LimitEvidence {
 mod tests {
     use parkade::snapshot::SegmentInfo;
     use parkade::units::{MIB, PoolId, StreamId};
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::diagnose::breakdown::sample_heaps::{Is, asked, segment_of, under};
@@ -360,5 +363,140 @@ mod tests {
         assert_eq!(full.conclude(None, 100), Limit::DeviceFull { bytes: 109 });
         let limited = LimitEvidence { device_free_bytes: Some(10), ..full };
         assert_eq!(limited.conclude(None, 100), Limit::NeverReached { at_least_bytes: 0 });
+    }
+
+    /// Returns a heap of 5 live bytes, some of which are rounding, and stranded bytes: waiting for events, in private pools, of
+    /// other streams, and in holes.
+    fn heap([rounding_bytes, pending, private, other, holes]: [u64; 5]) -> Breakdown {
+        let mut heap = stranded(&[], None, &under(""));
+        (heap.requested_bytes, heap.rounding_bytes) = (5 - rounding_bytes, rounding_bytes);
+        let stranded =
+            [(Cause::PendingEvent, pending), (Cause::PrivatePool, private), (Cause::OtherStream, other), (Cause::Pinned, holes)];
+        for (cause, bytes) in stranded {
+            heap.strands[cause as usize].bytes = bytes;
+        }
+        heap.reserved_bytes = 5 + heap.stranded_bytes();
+        heap
+    }
+
+    /// Returns all limits that are possible; none if nothing is known.
+    fn possible(limit: Limit) -> Vec<u64> {
+        match limit {
+            Limit::Given { bytes } | Limit::DeviceFull { bytes } => vec![bytes],
+            Limit::Between { at_least_bytes, below_bytes } => (at_least_bytes..below_bytes).collect(),
+            Limit::NotFixed { .. } | Limit::NeverReached { .. } => Vec::new(),
+        }
+    }
+
+    /// Compares with asking of each possible limit whether the live bytes and the request fit, for small heaps and limits.
+    #[test]
+    fn a_verdict_holds_under_every_possible_limit() {
+        let mut limits = vec![Limit::NotFixed { reserved_bytes: 9, refused_bytes: 8 }, Limit::NeverReached { at_least_bytes: 9 }];
+        limits.extend((4..12).flat_map(|bytes| [Limit::Given { bytes }, Limit::DeviceFull { bytes }]));
+        limits
+            .extend((4..11).flat_map(|least| {
+                (least + 1..12).map(move |below| Limit::Between { at_least_bytes: least, below_bytes: below })
+            }));
+        let numbers = |most: u64| 0..=most;
+        let heaps = numbers(2).flat_map(|rounding| {
+            numbers(1).flat_map(move |pending| {
+                numbers(2).flat_map(move |private| {
+                    numbers(2).flat_map(move |other| numbers(2).map(move |holes| [rounding, pending, private, other, holes]))
+                })
+            })
+        });
+        for (parts, asked, &limit) in heaps
+            .flat_map(|parts| (1..6).flat_map(move |asked| [(parts, asked)]).collect::<Vec<_>>())
+            .flat_map(|(parts, asked)| limits.iter().map(move |limit| (parts, asked, limit)))
+        {
+            let [rounding, pending, private, other, holes] = parts;
+            let (heap, needed, possible) = (heap(parts), 5 + asked, possible(limit));
+            let (verdict, steps) = judge(&heap, Some(asked), limit);
+            let free = pending + private + other + holes;
+            let is_enough = |bytes: &u64| needed <= *bytes;
+            let (fits, fails) = match possible.as_slice() {
+                _ if free >= asked => (true, false),
+                [] => (false, false),
+                all => (all.iter().all(is_enough), !all.iter().any(is_enough)),
+            };
+            let streams = pending + other;
+            let expected = match (fits, fails) {
+                (_, true) => Verdict::Capacity,
+                (false, false) => Verdict::Undecided,
+                _ if streams > holes && streams >= private => Verdict::Streams,
+                _ if private > holes && private > streams => Verdict::PrivatePools,
+                _ => Verdict::Fragmentation,
+            };
+            let applies = |is: bool| if fits || fails { Applies::from(is) } else { Applies::Unknown };
+            let known = if matches!(limit, Limit::Between { .. }) { None } else { possible.first().copied() };
+            let short = known.map_or(0, |known| needed.saturating_sub(known));
+            let fits_beside = free - private >= asked || known.is_some_and(|known| needed + private <= known);
+            let settings = match expected {
+                Verdict::PrivatePools if fits_beside => Applies::Unknown,
+                Verdict::PrivatePools => Applies::No,
+                _ if short > 0 && short <= rounding => Applies::Unknown,
+                _ => applies(fits),
+            };
+            let expected_steps = Steps {
+                capacity: applies(fails),
+                fragmentation: applies(fits),
+                settings,
+                empty_cache: Applies::No,
+                needed_bytes: needed,
+                short_bytes: (short > 0).then_some(short),
+                unreserved_bytes: known.map(|known| known.saturating_sub(5 + free)),
+            };
+            assert_eq!((verdict, steps), (expected, expected_steps), "{parts:?} {asked} {limit:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        /// Compares with looking at everything that was served or refused.
+        #[test]
+        fn evidence_is_the_first_extreme_of_what_was_served_and_refused(
+            seen in vec((any::<bool>(), 0..8_u64), 0..10),
+            free in option::of((0..4_u64, 0..4_u64)),
+            limit in 0..9_u64,
+        ) {
+            let mut evidence = LimitEvidence {
+                device_free_bytes: free.map(|(free, _)| free),
+                tried_bytes: free.map(|(_, tried)| tried),
+                ..LimitEvidence::default()
+            };
+            for (at, &(is_served, bytes)) in seen.iter().enumerate() {
+                if is_served { evidence.serve(bytes, at) } else { evidence.refuse(bytes, at) }
+            }
+            let of = |served: bool| seen.iter().enumerate().filter(move |(_, (is_served, _))| *is_served == served);
+            let most = of(true).map(|(_, (_, bytes))| *bytes).max();
+            let least = of(false).map(|(_, (_, bytes))| *bytes).min();
+            let first = |served, bytes| of(served).find(|(_, (_, other))| *other == bytes).map(|(at, _)| (bytes, at)).expect("it is there");
+            prop_assert_eq!(evidence.served, most.map(|bytes| first(true, bytes)));
+            prop_assert_eq!(evidence.refused, least.map(|bytes| first(false, bytes)));
+            let at_least_bytes = most.unwrap_or(0);
+            let expected = match (free, least) {
+                (Some((free, tried)), _) if free < tried => Limit::DeviceFull { bytes: 100 + free },
+                (_, None) => Limit::NeverReached { at_least_bytes },
+                (_, Some(below_bytes)) if (at_least_bytes..below_bytes).is_empty() => {
+                    Limit::NotFixed { reserved_bytes: at_least_bytes, refused_bytes: below_bytes }
+                }
+                (_, Some(below_bytes)) => Limit::Between { at_least_bytes, below_bytes },
+            };
+            prop_assert_eq!(evidence.conclude(None, 100), expected);
+            prop_assert_eq!(evidence.conclude(Some(limit), 100), Limit::Given { bytes: limit });
+            // A limit is contradicted if more was served, or if a request within it was refused.
+            let contradicts = |&(_, &(is_served, bytes)): &(usize, &(bool, u64))| if is_served { bytes > limit } else { bytes <= limit };
+            let all: Vec<(usize, &(bool, u64))> = seen.iter().enumerate().filter(contradicts).collect();
+            let found = evidence.contradiction(limit);
+            prop_assert_eq!(found.is_none(), all.is_empty());
+            match found {
+                Some(Contradiction::Reserved { bytes, entries }) => prop_assert_eq!(Some((bytes, entries)), evidence.served),
+                Some(Contradiction::Refused { bytes, entry }) => {
+                    prop_assert_eq!(Some((bytes, entry)), evidence.refused);
+                    prop_assert!(all.iter().all(|(_, (is_served, _))| !is_served));
+                }
+                None => {}
+            }
+        }
     }
 }

@@ -467,8 +467,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
         /// Compares levels and heaps with the core's own.
         #[test]
-        fn a_timeline_is_what_the_core_states(steps in programs(24), settings in 0..3_usize, is_limited in any::<bool>()) {
-            let settings = ["", "expandable_segments:True", "max_split_size_mb:20"][settings];
+        fn a_timeline_is_what_the_core_states(steps in programs(24), is_expandable in any::<bool>(), is_limited in any::<bool>()) {
+            let settings = if is_expandable { "expandable_segments:True" } else { "" };
             let run = DrawnRun::of(&steps, settings, is_limited.then_some(80 << 20));
             prop_assume!(!run.trace().is_empty());
             let requests = Requests::of_recording(run.device(), &run.own, &mut |_| ()).expect("it replays");
