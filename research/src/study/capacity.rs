@@ -341,9 +341,10 @@ mod tests {
                 tried.borrow_mut().push((steps, fits));
                 fits
             };
-            let (least, _, runs) = found(300, &[], &fits);
+            let (least, above, runs) = found(300, &[], &fits);
             let tried = tried.into_inner();
             assert_eq!(tried.iter().filter(|(_, fits)| *fits).map(|(steps, _)| *steps).min(), Some(least));
+            assert_eq!(tried.iter().filter(|(steps, fits)| !*fits && *steps > least).map(|(steps, _)| *steps).max(), above);
             assert!(runs <= 20 + 48 + 9, "{runs}");
         }
     }

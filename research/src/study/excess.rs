@@ -316,8 +316,12 @@ impl Lives {
 
 #[cfg(test)]
 mod tests {
-    use parkade::units::PoolClass;
+    use std::cmp::Reverse;
+
+    use parkade::units::{DeviceAddress, PoolClass, PoolId, StreamId};
     use parkade_policies::named;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -382,5 +386,192 @@ mod tests {
         let events = [&events[..], &[allocate(3, 30), Event::Allocate { buffer: 4, bytes: 30 * MIB, stream: 1 }]].concat();
         let excess = found(events, "pytorch", 100).expect("it does not fit");
         assert_eq!((excess.here.free_bytes, excess.elsewhere.free_bytes), (0, 30 * MIB));
+    }
+
+    /// Returns a segment of blocks with these sizes, each in use, waiting for events, or free.
+    fn segment((place, blocks): (usize, &Vec<(u64, u8)>)) -> SegmentInfo {
+        let address = (place as u64 + 1) * 1000;
+        let mut at = address;
+        let block = |&(size, state): &(u64, u8)| {
+            at += size;
+            let state = [BlockActivity::Inactive, BlockActivity::Allocated, BlockActivity::PendingFree][usize::from(state)];
+            BlockInfo { address: DeviceAddress(at - size), size: Bytes(size), requested: Bytes(size), state }
+        };
+        let blocks: Vec<BlockInfo> = blocks.iter().map(block).collect();
+        let zero = Bytes(0);
+        SegmentInfo {
+            address: DeviceAddress(address),
+            total: Bytes(at - address),
+            allocated: zero,
+            active: zero,
+            requested: zero,
+            stream: StreamId::DEFAULT,
+            pool: PoolId::DEFAULT,
+            class: PoolClass::Large,
+            expandable: false,
+            rank: 0,
+            blocks,
+        }
+    }
+
+    fn addresses(blocks: &[BlockInfo]) -> Vec<u64> {
+        blocks.iter().map(|block| block.address.get()).collect()
+    }
+
+    fn sizes(blocks: &[BlockInfo]) -> u64 {
+        blocks.iter().map(|block| block.size.get()).sum()
+    }
+
+    fn in_use(blocks: &[BlockInfo]) -> Vec<BlockInfo> {
+        blocks.iter().filter(|block| block.state != BlockActivity::Inactive).copied().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        /// Compares with trying all stretches of blocks. The first of equally good ones counts, which ends first.
+        #[test]
+        fn the_least_stretch_is_the_first_with_the_fewest_bytes_in_use(blocks in vec((1..5_u64, 0..3_u8), 0..9), bytes in 1..24_u64) {
+            let blocks = segment((0, &blocks)).blocks;
+            let all = (0..blocks.len()).flat_map(|from| (from + 1..=blocks.len()).map(move |to| from..to));
+            let long = all.filter(|stretch| sizes(&blocks[stretch.clone()]) >= bytes);
+            let best = long.min_by_key(|stretch| (sizes(&in_use(&blocks[stretch.clone()])), stretch.end, Reverse(stretch.start)));
+            let expected = best.map(|stretch| in_use(&blocks[stretch]));
+            let found = least_stretch(&blocks, bytes);
+            prop_assert_eq!(
+                found.map(|(bytes, blocks)| (bytes, addresses(&blocks))),
+                expected.map(|blocks| (sizes(&blocks), addresses(&blocks)))
+            );
+        }
+
+        /// Compares with releasing one segment after the other: the least used for its size, and among equals the lowest.
+        #[test]
+        fn segments_are_released_until_enough_bytes_are(segments in vec(vec((1..5_u64, 0..3_u8), 1..5), 0..5), bytes in 0..40_u64) {
+            let segments: Vec<SegmentInfo> = segments.iter().enumerate().map(segment).collect();
+            let (mut rest, mut chosen, mut released) = (segments.clone(), Vec::new(), 0);
+            while released < bytes && !rest.is_empty() {
+                let used = |segment: &SegmentInfo| sizes(&in_use(&segment.blocks));
+                // Compares fractions without dividing; the segments are in the order of their addresses.
+                let is_least = |one: &SegmentInfo| rest.iter().all(|other| used(one) * other.total.get() <= used(other) * one.total.get());
+                let place = rest.iter().position(is_least).expect("one of them is least");
+                let segment = rest.remove(place);
+                released += segment.total.get();
+                chosen.extend(in_use(&segment.blocks));
+            }
+            chosen.sort_by_key(|block| block.address);
+            let expected = (released >= bytes).then(|| (sizes(&chosen), addresses(&chosen)));
+            let found = to_release(&segments, bytes);
+            prop_assert_eq!(found.map(|(bytes, blocks)| (bytes, addresses(&blocks))), expected);
+        }
+
+        /// Compares with looking at each segment and each block alone.
+        #[test]
+        fn pinned_segments_are_those_around_blocks_in_the_way(segments in vec(vec((1..5_u64, 0..3_u8), 1..5), 0..5), ways in any::<u32>()) {
+            let segments: Vec<SegmentInfo> = segments.iter().enumerate().map(segment).collect();
+            let of = |segment: &SegmentInfo| Room::of(&[segment]);
+            let used: Vec<BlockInfo> = segments.iter().flat_map(|segment| in_use(&segment.blocks)).collect();
+            let is_in_the_way = |place: &usize| ways >> place & 1 == 1;
+            let way = |place: usize| InTheWay {
+                address: used[place].address.get(),
+                bytes: used[place].size.get(),
+                buffer: None,
+                allocated_at: None,
+                freed_at: None,
+                age_requests: None,
+                same_size: None,
+            };
+            let in_the_way: Vec<InTheWay> = (0..used.len()).filter(is_in_the_way).map(way).collect();
+            let pinned: Vec<Pinned> = segments.iter().filter_map(|segment| Pinned::of(segment, &in_the_way)).collect();
+            let mut expected = Vec::new();
+            for segment in &segments {
+                let count = in_the_way.iter().filter(|way| segment.blocks.iter().any(|block| block.address.get() == way.address)).count();
+                let free: Vec<u64> = segment.blocks.iter().filter(|block| block.state == BlockActivity::Inactive).map(|block| block.size.get()).collect();
+                let (free_bytes, largest_hole_bytes) = (free.iter().sum(), free.iter().copied().max().unwrap_or(0));
+                prop_assert_eq!(of(segment), Room { free_bytes, largest_hole_bytes, holes: free.len() as u64 });
+                if count > 0 {
+                    let (address, bytes) = (segment.address.get(), segment.total.get());
+                    expected.push(Pinned { address, bytes, free_bytes, in_the_way: count, free_list: FreeList::of(segment) });
+                }
+            }
+            prop_assert_eq!(&pinned, &expected);
+            let list = FreeList { pool: 0, collection: PoolClass::Large, stream: 0 };
+            let excess = Excess {
+                event: 0,
+                requested_bytes: 0,
+                block_bytes: 0,
+                device_bytes: 0,
+                reserved_bytes: 0,
+                free_list: list,
+                here: Room::default(),
+                elsewhere: Room::default(),
+                in_the_way: in_the_way.clone(),
+                is_one_stretch: false,
+                pinned,
+            };
+            for way in &in_the_way {
+                let around = segments.iter().find(|segment| segment.blocks.iter().any(|block| block.address.get() == way.address));
+                prop_assert_eq!(excess.pinned_by(way).map(|pinned| pinned.address), around.map(|segment| segment.address.get()));
+            }
+        }
+
+        /// Compares with the events before the refused request, for each buffer that is live there.
+        #[test]
+        fn what_is_known_of_a_block_follows_from_the_events(steps in vec((any::<bool>(), 0..8_usize), 1..16), until in 0..16_usize) {
+            let (mut events, mut live, mut count) = (Vec::new(), Vec::new(), 0);
+            for (allocates, number) in steps {
+                if allocates || live.is_empty() {
+                    events.push(allocate(count, [1, 1, 2][number % 3]));
+                    live.push(count);
+                    count += 1;
+                } else {
+                    events.push(free(live.remove(number % live.len())));
+                }
+            }
+            let until = until % events.len();
+            let workload = Workload { name: "test".into(), events, ..Workload::default() };
+            let at = |wanted: Event| workload.events.iter().position(|event| *event == wanted);
+            let size = |buffer: u32| workload.events.iter().find_map(|event| match *event {
+                Event::Allocate { buffer: of, bytes, .. } if of == buffer => Some(bytes),
+                _ => None,
+            });
+            let requested = |buffer: u32| at(Event::Allocate { buffer, bytes: size(buffer).expect("it is requested"), stream: 0 }).expect("it is requested");
+            let between = |from: usize, to: usize| {
+                workload.events[from + 1..to].iter().filter(|event| matches!(event, Event::Allocate { .. })).count() as u64
+            };
+            let freed = |buffer: u32| at(free(buffer)).filter(|&at| at < until);
+            let older: Vec<u32> = (0..count).filter(|&buffer| requested(buffer) < until).collect();
+            let mut lives = Lives::of(&workload, until);
+            for &buffer in older.iter().filter(|&&buffer| freed(buffer).is_none()) {
+                let block = BlockInfo {
+                    address: DeviceAddress(64),
+                    size: Bytes(size(buffer).expect("it is requested")),
+                    requested: Bytes(0),
+                    state: BlockActivity::Allocated,
+                };
+                let found = lives.in_the_way(&block, &FxHashMap::from_iter([(64, buffer)]));
+                let same: Vec<u32> = older.iter().copied().filter(|&other| other != buffer && size(other) == size(buffer)).collect();
+                let mut lifetimes: Vec<u64> = same.iter().filter_map(|&other| Some(between(requested(other), freed(other)?))).collect();
+                lifetimes.sort_unstable();
+                let spread = lifetimes.first().map(|&least| Spread {
+                    least,
+                    median: lifetimes[(lifetimes.len() - 1) / 2],
+                    greatest: lifetimes[lifetimes.len() - 1],
+                });
+                let expected = InTheWay {
+                    address: 64,
+                    bytes: block.size.get(),
+                    buffer: Some(buffer),
+                    allocated_at: Some(requested(buffer)),
+                    freed_at: at(free(buffer)),
+                    age_requests: Some(between(requested(buffer), until)),
+                    same_size: Some(SameSize {
+                        each_bytes: block.size.get(),
+                        live: (same.len() - lifetimes.len()) as u64,
+                        freed: lifetimes.len() as u64,
+                        lifetimes: spread,
+                    }),
+                };
+                prop_assert_eq!(found, expected);
+            }
+        }
     }
 }

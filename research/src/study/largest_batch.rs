@@ -642,4 +642,68 @@ mod tests {
         assert!(refused(|grid| grid.devices_bytes = vec![GB; 200_000]).contains("200000 combinations"));
         assert!(refused(|grid| grid.trainings[0].transformer.sequence = 1 << 32).contains("more than"));
     }
+
+    /// A model so small that its workloads take no time.
+    fn tiny(accumulation: u64, chunks: u64) -> Training {
+        let checkpointing = if chunks > 1 { Checkpointing::EveryLayer } else { Checkpointing::None };
+        let small = Transformer { layers: 1, hidden: 32, heads: 1, sequence: 64, vocabulary: 50, ..Transformer::default() };
+        Training { name: "tiny".into(), transformer: Transformer { accumulation, chunks, checkpointing, ..small }, steps: 1 }
+    }
+
+    /// Compares with trying one batch after the other, on devices that hold exactly a batch's load or one byte less.
+    #[test]
+    fn the_bound_is_the_last_batch_whose_load_fits() {
+        let training = tiny(1, 1);
+        let loads: Vec<u64> =
+            (1..12).map(|batch| training.with_batch(batch).workload(1).expect("a workload").load_bytes(BLOCK_BYTES)).collect();
+        assert!(loads.is_sorted_by(|one, other| one < other), "each sample needs memory: {loads:?}");
+        for usable_bytes in loads[..10].iter().flat_map(|&bytes| [bytes - 1, bytes]) {
+            let case = Case { training: training.clone(), device_bytes: usable_bytes, usable_bytes };
+            for most_batch in 1..11 {
+                let fitting = (1..=most_batch).take_while(|&batch| loads[batch as usize - 1] <= usable_bytes).last();
+                let batch = fitting.unwrap_or(0);
+                let expected = Bound { batch, load_bytes: loads[batch.max(1) as usize - 1] };
+                assert_eq!(bound(&case, most_batch), expected, "{usable_bytes} {most_batch}");
+            }
+        }
+    }
+
+    /// Compares with trying every batch from the smallest possible one, also where it is the only one that may be tried.
+    #[test]
+    fn every_batch_from_the_smallest_to_the_largest_may_be_tried() {
+        for (accumulation, chunks) in [(1, 1), (2, 1), (1, 3), (2, 2)] {
+            let training = tiny(accumulation, chunks);
+            let (least, policy) = (accumulation * chunks, named("pytorch").unwrap());
+            let reserved = |batch: u64| {
+                let workload = training.with_batch(batch).workload(1).expect("a workload");
+                run(&workload, policy.make(), &RunOptions::plenty()).peak_reserved_bytes
+            };
+            for (most_batch, device_bytes) in (0..least + 3).flat_map(|most| [(most, reserved(least)), (most, 1 << 30)]) {
+                let trainings = vec![training.clone()];
+                let grid = Grid {
+                    trainings,
+                    devices_bytes: vec![device_bytes],
+                    context_bytes: 0,
+                    policies: vec![policy.clone()],
+                    most_batch,
+                };
+                let found = grid.walk(&|| ());
+                if most_batch < least {
+                    assert_eq!(found, Err(GridError::Batch { most_batch }), "{least}");
+                    continue;
+                }
+                let point = &found.expect("it may be searched")[0];
+                let fits = |batch: &u64| attempt(&point.case, &policy, *batch).is_ok();
+                let expected = (least..=most_batch).rev().find(fits).unwrap_or(0);
+                assert_eq!(point.batch, expected, "{least} {most_batch} {device_bytes}");
+                assert_eq!(point.why == Why::NotTried, expected == most_batch, "{least} {most_batch} {device_bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_context_leaves_at_least_one_byte() {
+        let of = |device_bytes| Grid { devices_bytes: vec![9 * GB, device_bytes], context_bytes: 5000, ..grid("gpt2") }.check();
+        assert_eq!((of(5001), of(5000)), (Ok(()), Err(GridError::NoMemory { device_bytes: 5000, context_bytes: 5000 })));
+    }
 }

@@ -161,6 +161,8 @@ impl Peaks {
 mod tests {
     use parkade::units::PoolClass;
     use parkade_policies::{CATALOGUE, named};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::workload::{Event, parse};
@@ -222,6 +224,45 @@ mod tests {
             assert!(found.points.len() <= 13, "{}: {}", policy.name, found.points.len());
             assert_eq!(most(|share| share.reserved_bytes), found.outcome.peak_reserved_bytes, "{}", policy.name);
             assert_eq!(most(|share| share.allocated_bytes), found.outcome.peak_allocated_bytes, "{}", policy.name);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        /// Compares with the points after all events.
+        #[test]
+        fn a_series_has_the_first_peaks_of_each_part(steps in vec((any::<bool>(), 0..16_usize), 1..24), step in 1..9_usize) {
+            let (mut events, mut live, mut count) = (Vec::new(), Vec::new(), 0);
+            for (allocates, number) in steps {
+                if allocates || live.is_empty() {
+                    events.push(allocate(count, [1, 3, 12, 20][number % 4], (number / 8) as u16));
+                    live.push(count);
+                    count += 1;
+                } else if number == 0 {
+                    events.push(Event::EmptyCache);
+                } else {
+                    events.push(Event::Free { buffer: live.remove(number % live.len()) });
+                }
+            }
+            let workload = Workload { name: "drawn".into(), events, ..Workload::default() };
+            let policy = named("pytorch").expect("a policy");
+            // Some of the programs run out of memory, which ends them.
+            let options = RunOptions::new(64 * MIB);
+            let all = series(&workload, &policy, &options, Some(1)).points;
+            let first = |part: &[Point], bytes: &dyn Fn(&Point) -> u64| {
+                part.iter().find(|point| part.iter().all(|other| bytes(other) <= bytes(point))).map(|point| point.event)
+            };
+            let parts = all.chunk_by(|one, other| one.event / step == other.event / step);
+            let mut expected: Vec<usize> = parts
+                .flat_map(|part| [first(part, &|point| point.all.reserved_bytes), first(part, &|point| point.all.allocated_bytes)])
+                .chain([all.last().map(|point| point.event)])
+                .flatten()
+                .collect();
+            expected.sort_unstable();
+            expected.dedup();
+            let found = series(&workload, &policy, &options, Some(step)).points;
+            prop_assert_eq!(found.iter().map(|point| point.event).collect::<Vec<_>>(), expected);
+            prop_assert!(found.iter().all(|point| all.contains(point)));
         }
     }
 }

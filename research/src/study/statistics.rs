@@ -189,6 +189,9 @@ pub fn holm(p_values: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn near(one: f64, other: f64, by: f64) {
@@ -307,5 +310,76 @@ mod tests {
     fn nothing_and_one_value_have_no_interval() {
         assert_eq!((interval_of_mean(&[], 0.95, 1), interval_of_mean(&[1.0], 0.95, 1), mean(&[])), (None, None, None));
         assert_eq!(interval_of_mean(&[2.0, 2.0], 0.95, 1), Some(Interval { low: 2.0, high: 2.0 }));
+    }
+
+    /// Near the mean, the normal approximation is within a quarter of a step of the exact value. Without the continuity
+    /// correction, or with its sign reversed, it is off by half a step or more.
+    #[test]
+    fn the_approximation_is_corrected_for_continuity() {
+        for pairs in [61_u64, 62, 63, 64, 80] {
+            let ranks: Vec<u64> = (1..=pairs).map(|rank| 2 * rank).collect();
+            let deviation = (ranks.iter().map(|&rank| (rank * rank) as f64).sum::<f64>() / 16.0).sqrt();
+            let step = 2.0 / (deviation * std::f64::consts::TAU.sqrt());
+            let mean = pairs * (pairs + 1) / 4;
+            for smaller in mean - 12..=mean {
+                near(approximate(&ranks, 2 * smaller), exact(&ranks, 2 * smaller), step / 4.0);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(150))]
+        /// Compares with trying all assignments of signs, with each rank counted as the mean of the places that it shares.
+        #[test]
+        fn a_signed_rank_test_counts_all_assignments_of_signs(sizes in vec(-3..4_i32, 0..9)) {
+            let differences: Vec<f64> =
+                sizes.iter().map(|&size| if size.abs() == 3 { f64::INFINITY.copysign(size.into()) } else { size.into() }).collect();
+            let kept: Vec<f64> = differences.iter().copied().filter(|difference| *difference != 0.0).collect();
+            let rank = |of: &f64| {
+                let smaller = kept.iter().filter(|other| other.abs() < of.abs()).count();
+                let same = kept.iter().filter(|other| other.abs() == of.abs()).count();
+                (1..=same).map(|place| (smaller + place) as f64).sum::<f64>() / same as f64
+            };
+            let ranks: Vec<f64> = kept.iter().map(rank).collect();
+            let sum = |is_in: &dyn Fn(usize) -> bool| (0..ranks.len()).filter(|&at| is_in(at)).map(|at| ranks[at]).sum::<f64>();
+            let (positive, negative) = (sum(&|at| kept[at] > 0.0), sum(&|at| kept[at] < 0.0));
+            let all = 1_usize << ranks.len();
+            let as_extreme = (0..all).filter(|signs| {
+                let one = sum(&|at| signs >> at & 1 == 1);
+                one.min(positive + negative - one) <= positive.min(negative)
+            });
+            let p = as_extreme.count() as f64 / all as f64;
+            let found = signed_rank(&differences);
+            prop_assert_eq!((found.pairs, found.positive, found.negative), (ranks.len(), positive, negative));
+            let effect = if ranks.is_empty() { 0.0 } else { (positive - negative) / (positive + negative) };
+            prop_assert!((found.p - p).abs() < 1e-12 && (found.effect - effect).abs() < 1e-12, "{:?} {}", found, p);
+        }
+
+        /// Compares with the definition: the largest of the corrected values up to a comparison's place among all.
+        #[test]
+        fn each_corrected_value_is_the_largest_up_to_its_place(values in vec(0..9_u32, 0..7)) {
+            let values: Vec<f64> = values.into_iter().map(|value| f64::from(value) / 16.0).collect();
+            let mut sorted = values.clone();
+            sorted.sort_by(f64::total_cmp);
+            let corrected = |value: &f64| {
+                let up_to = sorted.iter().enumerate().filter(|(_, other)| *other <= value);
+                up_to.map(|(place, other)| other * (values.len() - place) as f64).fold(0.0, f64::max).min(1.0)
+            };
+            prop_assert_eq!(holm(&values), values.iter().map(corrected).collect::<Vec<_>>());
+        }
+
+        /// Compares with the share of values below a quantile.
+        #[test]
+        fn quantiles_lie_between_the_nearest_values(values in vec(0..20_u32, 1..9), share in -1..12_i32) {
+            let mut values: Vec<f64> = values.into_iter().map(f64::from).collect();
+            values.sort_by(f64::total_cmp);
+            let share = f64::from(share) / 10.0;
+            let last = (values.len() - 1) as f64;
+            let found = quantile(&values, share);
+            let place = (share * last).clamp(0.0, last);
+            let line = |at: usize| values[at] + (values[(at + 1).min(values.len() - 1)] - values[at]) * (place - at as f64);
+            let expected = (0..values.len()).rev().find(|&at| at as f64 <= place).map(line).expect("the first place is 0");
+            prop_assert!((found - expected).abs() < 1e-9, "{} {}", found, expected);
+        }
     }
 }

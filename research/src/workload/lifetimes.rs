@@ -325,6 +325,9 @@ fn peak(workload: &Workload) -> (usize, u64) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::workload::parse;
 
@@ -405,5 +408,102 @@ mod tests {
         let requests: u64 = found.rows.iter().map(|row| row.requests).sum();
         let at_peak: u64 = found.rows.iter().map(|row| row.at_peak_bytes).sum();
         assert_eq!((requests, at_peak), (workload.buffers() as u64, workload.load_bytes(1)));
+    }
+
+    /// Returns the class of a lifetime, from the descriptions of the classes.
+    fn class_of(requests: usize, steps: usize) -> Lifetime {
+        let of_the_step = [Lifetime::UpTo10, Lifetime::UpTo100, Lifetime::UpTo1000];
+        let most = [10, 100, 1000];
+        match steps {
+            0 if requests == 0 => Lifetime::BeforeTheNext,
+            0 => (0..3).find(|&class| requests <= most[class]).map_or(Lifetime::Longer, |class| of_the_step[class]),
+            1 => Lifetime::NextStep,
+            _ => Lifetime::LaterStep,
+        }
+    }
+
+    #[test]
+    fn the_borders_of_lifetimes_belong_to_the_shorter_class() {
+        for requests in [0, 1, 9, 10, 11, 99, 100, 101, 999, 1000, 1001, 5000] {
+            for steps in 0..4 {
+                assert_eq!(Lifetime::of(requests, steps), class_of(requests, steps), "{requests} {steps}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        /// Compares with looking at one buffer after the other.
+        #[test]
+        fn each_buffer_counts_in_the_class_of_its_own_events(
+            steps in vec((any::<bool>(), 0..64_usize), 1..24),
+            marks in vec(1..20_usize, 0..4),
+            end in 0..30_usize,
+        ) {
+            let border = SIZES[2];
+            let bytes = [1, 511, 512, 513, border - 1, border, border + 1, (512 << 20) + 1];
+            let (mut events, mut live, mut count) = (Vec::new(), Vec::new(), 0);
+            for (allocates, number) in steps {
+                if allocates || live.is_empty() {
+                    events.push(allocate(count, bytes[number % bytes.len()]));
+                    live.push(count);
+                    count += 1;
+                } else {
+                    events.push(free(live.remove(number % live.len())));
+                }
+            }
+            let mut begins: Vec<usize> = marks.into_iter().filter(|&mark| mark < events.len()).collect();
+            begins.sort_unstable();
+            begins.dedup();
+            prop_assume!(begins.len() > 1);
+            // The last step ends after it began.
+            let end = end.clamp(begins[begins.len() - 1] + 1, events.len());
+            let marks = begins.iter().map(|&begin| begin as u32).collect();
+            let workload = Workload { name: "drawn".into(), events: events.clone(), steps: marks, ..Workload::default() };
+            let levels: Vec<u64> = (0..events.len()).map(|last| live_bytes(&events[..=last])).collect();
+            let peak = (0..levels.len()).find(|&at| levels.iter().all(|&level| level <= levels[at])).expect("an event");
+            // The number of borders between two events: where steps begin, and where the last one ends.
+            let borders = |from: usize, to: usize| begins.iter().chain([&end]).filter(|&&border| from < border && border <= to).count();
+            let mut expected: BTreeMap<(Phase, u64, Option<u64>, Lifetime), [u64; 3]> = BTreeMap::new();
+            for (at, event) in events.iter().enumerate() {
+                let Event::Allocate { buffer, bytes, .. } = *event else { continue };
+                let freed = events.iter().position(|event| *event == free(buffer));
+                let phase = if at < begins[0] { Phase::Setup } else if at < end { Phase::Steps } else { Phase::End };
+                let requests = |to: usize| events[at + 1..to].iter().filter(|event| matches!(event, Event::Allocate { .. })).count();
+                let lifetime = freed.map_or(Lifetime::Kept, |to| class_of(requests(to), borders(at, to)));
+                let above = SIZES.iter().copied().filter(|&size| size < bytes).max().unwrap_or(0);
+                let up_to = SIZES.iter().copied().find(|&size| bytes <= size);
+                let is_live = at <= peak && freed.is_none_or(|to| to > peak);
+                let class = expected.entry((phase, above, up_to, lifetime)).or_default();
+                *class = [class[0] + 1, class[1] + bytes, class[2] + if is_live { bytes } else { 0 }];
+            }
+            let found = Lifetimes::of(&workload, Some(end));
+            prop_assert_eq!((found.steps, found.steps_from), (begins.len(), StepsFrom::Marks));
+            prop_assert_eq!((found.peak_event, found.peak_bytes), (peak, levels[peak]));
+            let rows = found.rows.iter().map(|row| {
+                ((row.phase, row.above_bytes, row.up_to_bytes, row.lifetime), [row.requests, row.bytes, row.at_peak_bytes])
+            });
+            prop_assert_eq!(rows.collect::<BTreeMap<_, _>>(), expected);
+            prop_assert!(found.sizes.is_sorted_by_key(|size| (Reverse(size.bytes()), Reverse(size.each_bytes))));
+        }
+
+        #[test]
+        fn a_spread_is_that_of_the_sorted_lifetimes(lifetimes in vec(0..9_u64, 0..9)) {
+            let found = Spread::of(lifetimes.clone());
+            prop_assert_eq!(found.map(|spread| (spread.least, spread.greatest)), lifetimes.iter().min().copied().zip(lifetimes.iter().max().copied()));
+            if let Some(Spread { median, .. }) = found {
+                let below = lifetimes.iter().filter(|&&lifetime| lifetime < median).count();
+                let above = lifetimes.iter().filter(|&&lifetime| lifetime > median).count();
+                // At most half lies above; less than half lies below, because the lower of two in the middle counts.
+                prop_assert!(2 * above <= lifetimes.len() && 2 * below < lifetimes.len(), "{median} of {lifetimes:?}");
+            }
+        }
+    }
+
+    /// Returns the bytes that are live after these events.
+    fn live_bytes(events: &[Event]) -> u64 {
+        let is_live = |event: &&Event| matches!(event, Event::Allocate { buffer, .. } if !events.contains(&free(*buffer)));
+        let bytes = |event: &Event| if let Event::Allocate { bytes, .. } = event { *bytes } else { 0 };
+        events.iter().filter(is_live).map(bytes).sum()
     }
 }
