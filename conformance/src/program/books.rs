@@ -17,14 +17,12 @@ use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
 use parkade::{AllocError, BlockView, CheckpointError, FreeError, PoolCheckpoint, PoolSlot};
 use parkade_sim::CallName;
 
-use super::accounts::{Account, Ledger};
-use super::answer::Answer;
+use super::accounts::{Account, Ledger, Recount};
+use super::answer::{Answer, Held};
 use super::caller::{Caller, saved_allocations};
 use super::handles::Mappings;
-use super::held::Held;
 use super::history::History;
 use super::lending;
-use super::recount::Recount;
 use super::routing::Routing;
 use super::step::{POOLS, Step, pool_id};
 use super::views;

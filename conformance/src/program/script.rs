@@ -3,7 +3,7 @@
 use parkade::policy::Policy as _;
 use parkade::units::DeviceAddress;
 
-use super::held::Held;
+use super::answer::Held;
 use super::step::{POOLS, Setup, Step, pool_id};
 use super::watched::Watched;
 use crate::backend::{Places, STREAMS};

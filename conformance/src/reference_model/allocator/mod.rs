@@ -15,7 +15,6 @@
 //! what callers see of this state: segments, reserved ranges and sums, and the comparison with what the tested allocator
 //! shows (spec 5.7, 7.1, 7.3); and a second, independent count of the statistics (spec section 6).
 
-mod captures;
 mod pools;
 mod requests;
 mod segments;
