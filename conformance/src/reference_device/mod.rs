@@ -1,16 +1,12 @@
 #![doc = include_str!("README.md")]
 
 pub(crate) mod addresses;
-mod captures;
-mod clock;
 mod device;
 pub(crate) mod draw;
 mod faults;
 mod gaps;
-mod handle;
 mod journal;
 mod order;
-mod placements;
 pub(crate) mod player;
 pub(crate) mod prices;
 pub(crate) mod rules;

@@ -9,9 +9,9 @@ use parkade_sim::address::Scripted;
 use parkade_sim::{Access, AccessError, Call, CallName, Kernel, LogLevel, PAGE_BYTES, SimDevice, SimEvent, SimPhysical};
 
 use super::addresses::{Answers, Rule};
+use super::device::Memory;
 use super::device::{Event, PlainDevice};
 use super::faults::plan_of;
-use super::handle::Memory;
 use super::order;
 use super::setup::Setup;
 use super::step::{Base, LAST, Size, Spot, Step, Use};

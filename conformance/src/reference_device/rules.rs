@@ -1,4 +1,10 @@
-//! The rules for prices and addresses alone, without a device: more and larger numbers than programs reach.
+//! The rules for prices and addresses alone, without a device: more and larger numbers than programs reach, and where NVIDIA's
+//! driver placed the segments of real runs.
+//!
+//! `placements.txt` holds the segments of some of the recordings in `conformance/recordings`. A test compares it with them. A line
+//! with the recording's name and the number that the documentation of `sim/src/address/observed_driver.rs` gives is followed by
+//! the steps: the request's place in the trace, `+` for a cudaMalloc or `-` for a cudaFree, the address in hexadecimal and the
+//! length, both in units of 2 MiB.
 
 use parkade::units::MIB;
 use parkade_sim::address::{ASCENDING_START, AddressModel, DESCENDING_END, LearnedAddressSpace, ObservedDriver, PlacementStep};
@@ -6,7 +12,6 @@ use parkade_sim::{CallName, CostModel, MeasuredH200, NoCost, PAGE_BYTES as PAGE}
 
 use super::addresses::{Placer, Rule};
 use super::draw::Pen;
-use super::placements;
 use super::prices::Prices;
 use super::setup::with_model;
 use super::texts;
@@ -242,5 +247,55 @@ fn repeats(learned: &LearnedAddressSpace, steps: &[PlacementStep]) -> Result<(),
 
 /// Learns from real runs and from fixed processes, which are the same whatever the seed.
 pub(crate) fn recorded() -> Result<u64, Broken> {
-    Ok(placements::check(repeats)? + fixed()?)
+    Ok(check_recorded()? + fixed()?)
+}
+
+const TEXT: &str = include_str!("placements.txt");
+
+/// The placements of one recording.
+struct Recorded {
+    name: &'static str,
+    explained: usize,
+    steps: Vec<PlacementStep>,
+}
+
+fn recorded_step(word: &str) -> Option<PlacementStep> {
+    let sign = word.find(['+', '-'])?;
+    let (address, pages) = word[sign + 1..].split_once(',')?;
+    Some(PlacementStep {
+        moment: word[..sign].parse().ok()?,
+        taken: &word[sign..=sign] == "+",
+        address: u64::from_str_radix(address, 16).ok()? * PAGE,
+        bytes: pages.parse::<u64>().ok()? * PAGE,
+    })
+}
+
+fn read_recorded() -> Vec<Recorded> {
+    let mut all: Vec<Recorded> = Vec::new();
+    for line in TEXT.lines() {
+        match (line.split_once(" explained "), all.last_mut()) {
+            (Some((name, explained)), _) => {
+                all.push(Recorded { name, explained: explained.parse().unwrap_or(0), steps: Vec::new() });
+            }
+            (None, Some(last)) => last.steps.extend(line.split(' ').filter_map(recorded_step)),
+            (None, None) => {}
+        }
+    }
+    all
+}
+
+/// Learns from each recording, and checks that the learned model repeats the steps.
+fn check_recorded() -> Result<u64, Broken> {
+    let mut operations = 0;
+    for Recorded { name, explained, steps } in read_recorded() {
+        let learned = LearnedAddressSpace::from_steps(&steps);
+        let seen = (learned.placements, learned.explained, learned.unexplained);
+        let expected = (steps.iter().filter(|step| step.taken).count(), explained, 0);
+        ensure(Law::Device, seen == expected, || {
+            format!("{name}: placements, explained and unexplained ones are {seen:?}, expected {expected:?}")
+        })?;
+        repeats(&learned, &steps).map_err(|broken| broken.during(name))?;
+        operations += steps.len() as u64;
+    }
+    Ok(operations)
 }

@@ -1,8 +1,6 @@
 //! The plain device: its parts, the steps that its calls share, and what tests set and read.
 
-mod event_calls;
-mod memory_calls;
-mod virtual_calls;
+mod driver_calls;
 mod work;
 
 use std::collections::BTreeMap;
@@ -12,14 +10,13 @@ use parkade::units::Bytes;
 use parkade_sim::{AddressName, Call, CallName, CallSubject, CallTotals, LogLevel, PAGE_BYTES, RaceAccess};
 
 use super::addresses::Placer;
-use super::captures::Captures;
-use super::clock::Clock;
 use super::faults::{Fault, Plan};
 use super::gaps::{Range, common, gaps, joined};
 use super::journal::Journal;
 use super::order::{self, Known, Order, Span};
+use super::prices::Clock;
 use super::setup::{Complete, Setup};
-use super::streams::Streams;
+use super::streams::{Captures, Streams};
 use super::texts;
 
 /// Which call returned a range.
@@ -56,6 +53,35 @@ struct Piece {
     is_released: bool,
     /// Whether it was created together with others.
     has_siblings: bool,
+}
+
+/// Created memory: the numbers of its pieces, which all have this size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Memory {
+    pub(super) first: usize,
+    pub(super) pieces: usize,
+    pub(super) piece_bytes: u64,
+}
+
+impl Memory {
+    pub(super) fn bytes(&self) -> u64 {
+        self.piece_bytes * self.pieces as u64
+    }
+
+    pub(super) fn numbers(&self) -> std::ops::Range<usize> {
+        self.first..self.first + self.pieces
+    }
+
+    /// Keeps the first pieces and returns the rest, if both are left.
+    pub(super) fn split(&mut self, page: u64, pages: u64) -> Result<Memory, BackendError> {
+        let kept = usize::try_from(pages).unwrap_or(usize::MAX);
+        if page != self.piece_bytes || kept == 0 || kept >= self.pieces {
+            return Err(BackendError::Driver { call: "cuMemRelease", code: 1 });
+        }
+        let rest = Memory { first: self.first + kept, pieces: self.pieces - kept, ..*self };
+        self.pieces = kept;
+        Ok(rest)
+    }
 }
 
 /// A piece at an address.

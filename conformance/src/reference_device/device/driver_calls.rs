@@ -1,15 +1,264 @@
-//! The virtual memory calls. Memory that was created in one call for several pages is a list of pieces, and each call for it
-//! treats the pieces one by one.
+//! The driver's calls: cudaMalloc, cudaFree and cudaMemGetInfo, the calls about events and streams, and the virtual memory calls.
+//!
+//! Memory that was created in one call for several pages is a list of pieces, and each virtual memory call for it treats the
+//! pieces one by one.
 
-use parkade::device::BackendError;
-use parkade::units::Bytes;
+use parkade::device::{BackendError, MemoryInfo};
+use parkade::units::{Bytes, MIB};
 use parkade_sim::{CallName, CallSubject, PAGE_BYTES, RaceUse};
 
-use super::super::handle::Memory;
 use super::{
-    INVALID_VALUE, Kind, Mapping, NOT_PERMITTED, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome, Piece, PlainDevice, Range, Span, UNKNOWN,
-    code, driver, order, spans_of,
+    Event, INVALID_HANDLE, INVALID_VALUE, Kind, Known, Mapping, Memory, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
+    Outcome, Piece, Placed, PlainDevice, Range, Span, UNKNOWN, code, driver, gaps, order, spans_of,
 };
+
+impl PlainDevice {
+    pub(in super::super) fn create_event(&mut self) -> Result<Event, BackendError> {
+        let call = CallName::EventCreate;
+        self.pay(call, 0);
+        let outcome = self.plan.next(call);
+        let ordinal = self.events.len() as u64;
+        if outcome.is_ok() {
+            self.events.push(true);
+        }
+        self.note_event(call, outcome, ordinal, Some(2))?;
+        Ok(Event { ordinal, mark: None, known: Known::new() })
+    }
+
+    pub(in super::super) fn record(&mut self, event: &mut Event, stream: u64) -> Result<(), BackendError> {
+        let call = CallName::EventRecord;
+        let outcome = self.begin(call, event);
+        if outcome.is_ok() {
+            event.known = self.order.at_mark(stream);
+            event.mark = Some(self.streams.record(stream, self.clock.now_ns));
+        }
+        self.note_event(call, outcome, event.ordinal, Some(stream))
+    }
+
+    pub(in super::super) fn query(&mut self, event: &Event) -> Result<bool, BackendError> {
+        let call = CallName::EventQuery;
+        let outcome = self.begin(call, event);
+        if outcome.is_err() {
+            return self.note_event(call, outcome, event.ordinal, None).map(|()| false);
+        }
+        let is_done = event.mark.is_none_or(|mark| self.streams.query(mark, self.clock.now_ns));
+        if is_done {
+            self.order.host_waits(&event.known);
+        }
+        let result = if is_done { 0 } else { NOT_READY };
+        self.note(call, result, CallSubject::Event { ordinal: event.ordinal, argument: None });
+        Ok(is_done)
+    }
+
+    pub(in super::super) fn wait(&mut self, event: &Event) -> Result<(), BackendError> {
+        let call = CallName::EventSynchronize;
+        let outcome = self.begin(call, event);
+        if let (Ok(()), Some(mark)) = (outcome, event.mark) {
+            self.clock.wait(call, self.streams.ready_ns(mark));
+            self.streams.finish(mark);
+            self.order.host_waits(&event.known);
+        }
+        self.note_event(call, outcome, event.ordinal, None)
+    }
+
+    /// cudaStreamWaitEvent by the allocator.
+    pub(in super::super) fn stream_wait(&mut self, stream: u64, event: &Event) -> Result<(), BackendError> {
+        let call = CallName::StreamWaitEvent;
+        let outcome = self.begin(call, event);
+        if outcome.is_ok() {
+            self.hold_back(stream, event);
+        }
+        self.note_event(call, outcome, event.ordinal, Some(stream))
+    }
+
+    /// cudaStreamWaitEvent by the program.
+    pub(in super::super) fn hold_back(&mut self, stream: u64, event: &Event) {
+        if let Some(mark) = event.mark {
+            self.streams.wait(stream, mark);
+        }
+        self.order.stream_waits(stream, &event.known);
+    }
+
+    pub(in super::super) fn destroy_event(&mut self, event: &Event) {
+        let call = CallName::EventDestroy;
+        self.pay(call, 0);
+        let exists = std::mem::take(&mut self.events[event.ordinal as usize]);
+        let result = if exists { 0 } else { INVALID_HANDLE };
+        self.note(call, result, CallSubject::Event { ordinal: event.ordinal, argument: None });
+    }
+
+    /// Records an event and asks for it.
+    pub(in super::super) fn is_idle(&mut self, stream: u64) -> Result<bool, BackendError> {
+        let mut event = self.create_event()?;
+        let is_idle = self.record(&mut event, stream).and_then(|()| self.query(&event));
+        self.destroy_event(&event);
+        is_idle
+    }
+
+    pub(in super::super) fn synchronize_stream(&mut self, stream: u64) -> Result<(), BackendError> {
+        let call = CallName::StreamSynchronize;
+        self.pay(call, 0);
+        let outcome = self.plan.next(call);
+        if outcome.is_ok() {
+            self.clock.wait(call, self.streams.idle_ns(stream));
+            self.has_waited_for(stream);
+        }
+        self.note(call, code(&outcome), CallSubject::Stream(stream));
+        driver(call, outcome)
+    }
+
+    /// cudaDeviceSynchronize, which cannot fail.
+    pub(in super::super) fn synchronize(&mut self) {
+        let call = CallName::DeviceSynchronize;
+        self.pay(call, 0);
+        self.wait_for_device(call);
+        self.note(call, 0, CallSubject::Device);
+    }
+
+    pub(super) fn has_waited_for(&mut self, stream: u64) {
+        self.streams.complete(stream, self.clock.now_ns);
+        self.order.host_waits_for(stream);
+    }
+
+    /// Pays for a call about an event. Its error is the code with which the call fails.
+    fn begin(&mut self, call: CallName, event: &Event) -> Outcome<()> {
+        self.pay(call, 0);
+        self.plan.next(call)?;
+        if self.events[event.ordinal as usize] { Ok(()) } else { Err(INVALID_HANDLE) }
+    }
+
+    fn note_event(
+        &mut self,
+        call: CallName,
+        outcome: Outcome<()>,
+        ordinal: u64,
+        argument: Option<u64>,
+    ) -> Result<(), BackendError> {
+        self.note(call, code(&outcome), CallSubject::Event { ordinal, argument });
+        driver(call, outcome)
+    }
+}
+
+impl PlainDevice {
+    pub(in super::super) fn malloc(&mut self, bytes: u64) -> Result<u64, BackendError> {
+        let call = CallName::Malloc;
+        let outcome = self.try_malloc(bytes);
+        // A refused call costs as much as the smallest successful one.
+        self.pay(call, outcome.map_or(0, |(from, to)| to - from));
+        let range = outcome.ok().map(|(from, to)| (self.name_range(Kind::Malloc, from, to - from), from));
+        self.note(call, code(&outcome), CallSubject::Allocation { bytes, range });
+        match outcome {
+            Err(OUT_OF_MEMORY) => Err(BackendError::OutOfMemory { requested: Bytes(bytes) }),
+            outcome => driver(call, outcome.map(|(from, _)| from)),
+        }
+    }
+
+    fn try_malloc(&mut self, bytes: u64) -> Outcome<Range> {
+        self.plan.next(CallName::Malloc)?;
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        if self.fail_next > 0 {
+            self.fail_next -= 1;
+            return Err(OUT_OF_MEMORY);
+        }
+        if self.options.shares_pages && bytes <= MIB { self.malloc_small(bytes) } else { self.malloc_large(bytes) }
+    }
+
+    fn malloc_large(&mut self, bytes: u64) -> Outcome<Range> {
+        let pages = bytes.div_ceil(PAGE_BYTES);
+        let address = self.place(pages, bytes, false)?;
+        let range = (address, address + pages * PAGE_BYTES);
+        self.placed.last_mut().into_iter().for_each(|placed| placed.live.push(range));
+        Ok(range)
+    }
+
+    /// Takes a hole in the shared page whose longest hole is shortest, or a new page.
+    fn malloc_small(&mut self, bytes: u64) -> Outcome<Range> {
+        let spaced = bytes.div_ceil(512) * 512;
+        let holes = |placed: &Placed| gaps((placed.address, placed.address + PAGE_BYTES), placed.live.iter().copied());
+        let longest = |placed: &Placed| holes(placed).iter().map(|(from, to)| to - from).max().unwrap_or(0);
+        let shared = self.placed.iter().enumerate().filter(|(_, placed)| placed.is_shared && longest(placed) >= spaced);
+        let chosen = shared.min_by_key(|(_, placed)| (longest(placed), placed.address)).map(|(index, _)| index);
+        let index = match chosen {
+            Some(index) => index,
+            None => {
+                self.place(1, bytes, true)?;
+                self.placed.len() - 1
+            }
+        };
+        let fits = holes(&self.placed[index]).into_iter().find(|(from, to)| to - from >= spaced);
+        let (start, _) = fits.ok_or(UNKNOWN)?;
+        self.placed[index].live.push((start, start + spaced));
+        Ok((start, start + spaced))
+    }
+
+    /// Takes pages and places them.
+    fn place(&mut self, pages: u64, request: u64, is_shared: bool) -> Outcome<u64> {
+        let bytes = pages.checked_mul(PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
+        if !self.has_room(0, pages) {
+            return Err(OUT_OF_MEMORY);
+        }
+        let address = self.malloc_rule.place(bytes, request).ok_or(OUT_OF_MEMORY)?;
+        if address == 0 || !address.is_multiple_of(512) || !self.is_vacant(address, bytes) {
+            return Err(UNKNOWN);
+        }
+        let pages = self.take(pages).ok_or(OUT_OF_MEMORY)?;
+        self.placed.push(Placed { address, pages, live: Vec::new(), is_shared });
+        Ok(address)
+    }
+
+    /// Whether neither a cudaMalloc nor a reservation has any of these addresses.
+    pub(super) fn is_vacant(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let placed = self.placed.iter().map(|one| (one.address, one.address + super::count(&one.pages) * PAGE_BYTES));
+        let mut held = placed.chain(self.reservations.iter().copied());
+        held.all(|(from, to)| to <= address || end <= from)
+    }
+
+    pub(in super::super) fn free(&mut self, address: u64) -> Result<(), BackendError> {
+        let call = CallName::Free;
+        let planned = self.plan.next(call);
+        let live = self.placed.iter().flat_map(|placed| &placed.live).copied().find(|(from, _)| *from == address);
+        let outcome = planned.and_then(|()| live.ok_or(INVALID_VALUE));
+        self.pay(call, outcome.map_or(0, |(from, to)| to - from));
+        if let Ok(range) = outcome {
+            if self.options.free_waits {
+                self.wait_for_device(call);
+            }
+            self.end(range);
+        }
+        let name = self.name(address);
+        self.note(call, code(&outcome), CallSubject::Release { address, name });
+        driver(call, outcome.map(|_| ()))
+    }
+
+    /// Ends a range, and gives back its pages if no other range is in them.
+    fn end(&mut self, (start, end): Range) {
+        let spans = self.behind(start, end - start).unwrap_or_default();
+        let side = order::host_side("cudaFree", RaceUse::Freed, (start, end - start), self.clock.now_ns);
+        self.order.ended(side, &spans);
+        spans.iter().for_each(|span| self.order.lost(span.physical));
+        self.journal.lose(spans.iter().map(|span| span.physical).collect());
+        let Some(index) = self.placed.iter().position(|placed| placed.live.contains(&(start, end))) else { return };
+        self.placed[index].live.retain(|range| *range != (start, end));
+        if self.placed[index].live.is_empty() {
+            let placed = self.placed.remove(index);
+            self.lose(&placed.pages);
+            self.malloc_rule.release(placed.address, super::count(&placed.pages) * PAGE_BYTES);
+        }
+    }
+
+    pub(in super::super) fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        let call = CallName::MemGetInfo;
+        self.pay(call, 0);
+        let (free, total) = (self.room_after(0), self.options.total.unwrap_or(self.capacity));
+        let outcome = self.plan.next(call).map(|()| MemoryInfo { free: Bytes(free), total: Bytes(total) });
+        let (free_bytes, total_bytes) = outcome.map_or((0, 0), |info| (info.free.get(), info.total.get()));
+        self.note(call, code(&outcome), CallSubject::Info { free_bytes, total_bytes });
+        driver(call, outcome)
+    }
+}
 
 fn is_whole(bytes: u64) -> bool {
     bytes > 0 && bytes.is_multiple_of(PAGE_BYTES)
