@@ -4,12 +4,15 @@
 //! instead of once for each law.
 
 use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::rc::Rc;
 
 use proptest::prelude::Rng;
 use proptest::strategy::{BoxedStrategy, NewTree, Strategy, ValueTree};
 use proptest::test_runner::{Config, Reason, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use crate::law::{Broken, Law};
 
 /// The maximum number of shrinking steps for a failing case; more would take minutes on a real device.
 const SHRINKS: u32 = 4000;
@@ -98,6 +101,72 @@ macro_rules! one_of {
 }
 pub(crate) use one_of;
 
+/// The number of cases to draw, and the seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Draws {
+    /// The number of random cases for each law.
+    pub cases: u32,
+    /// The seed from which they are drawn.
+    pub seed: u64,
+}
+
+impl Draws {
+    /// Returns a reduced number of cases (at least one) for a law in which each case takes as long as this many other
+    /// cases.
+    pub(crate) fn each_for(self, cases: u32) -> Draws {
+        Draws { cases: self.cases / cases + 1, ..self }
+    }
+}
+
+/// The outcome of a check: the number of operations, or the failure.
+pub type Outcome = Result<u64, Failure>;
+
+/// A broken law.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The law, and the observation that broke it.
+    pub broken: Broken,
+    /// The smallest case found that breaks it, as comments in a script.
+    pub script: String,
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Failure {
+        Failure { broken, script: String::new() }
+    }
+}
+
+/// Runs a law's cases, each of which returns its number of operations, and shrinks those that break it.
+pub(crate) fn run_law<C: Debug + Clone + 'static>(
+    draws: &Draws,
+    salt: u64,
+    strategy: impl Strategy<Value = C> + 'static,
+    one: impl Fn(&C) -> Result<u64, Broken>,
+) -> Outcome {
+    let (operations, broken) = (Cell::new(0), RefCell::new(None));
+    let test = |case: &C| match one(case) {
+        Ok(done) => {
+            operations.set(operations.get() + done);
+            Ok(())
+        }
+        Err(found) => {
+            let message = found.to_string();
+            // The last failing case is the smallest.
+            broken.replace(Some(found));
+            Err(message)
+        }
+    };
+    let outcome = run(runner(draws.cases, draws.seed, salt), strategy, &test);
+    match outcome {
+        Ok(()) => Ok(operations.get()),
+        Err(TestError::Fail(reason, case)) => {
+            let broken = broken.take().unwrap_or_else(|| Broken::new(Law::Reference, reason));
+            Err(Failure { broken, script: format!("# {case:?}\n") })
+        }
+        Err(TestError::Abort(reason)) => Err(Broken::new(Law::Reference, reason).into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -119,7 +188,7 @@ mod tests {
     #[test]
     fn the_smallest_failing_case_is_returned_and_the_same_seed_draws_the_same_cases() {
         let cases = || one_of![(0..1000_u64, 5..9_u64), (Just(3), 0..7_u64)];
-        let seen = std::cell::RefCell::new(Vec::new());
+        let seen = RefCell::new(Vec::new());
         let test = |case: &(u64, u64)| {
             seen.borrow_mut().push(*case);
             if case.0 >= 100 { Err(format!("{} is too large", case.0)) } else { Ok(()) }

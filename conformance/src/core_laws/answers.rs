@@ -13,8 +13,8 @@ use proptest::prelude::*;
 
 use crate::backend::MadeCall;
 use crate::core_laws::devices::{Addresses, Paper, PaperCore};
-use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
+use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 
 /// The first byte and the size of every range that the allocator holds, as the device's calls show it.
@@ -129,7 +129,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
         2 => Just(Step::Clone),
     ];
     let strategy = (any::<bool>(), any::<bool>(), prop::collection::vec(step, 1..50));
-    run(draws, 361, strategy, |(is_newer, is_short, steps)| {
+    run_law(draws, 361, strategy, |(is_newer, is_short, steps)| {
         let profile = if *is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
         let expandable_segments_reserve = (*is_short && *is_newer).then_some(ReserveSize::Fraction(0.1));
         let settings = Settings { expandable_segments_reserve, expandable_segments: *is_short, ..Settings::default() };

@@ -12,8 +12,8 @@ use parkade::{
 use proptest::prelude::*;
 
 use crate::core_laws::devices::{Paper, PaperCore as Core};
-use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
+use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{Reference, texts};
 
@@ -231,7 +231,7 @@ pub(crate) fn any_size(draws: &Draws) -> Outcome {
     ];
     let total = prop::sample::select(vec![1 << 36, 1 << 50, 1 << 62, (1 << 62) + 4097]);
     let strategy = (any::<bool>(), prop::sample::select(TEXTS.to_vec()), total, prop::collection::vec(step, 1..60));
-    run(draws, 358, strategy, |(is_newer, text, total, steps)| {
+    run_law(draws, 358, strategy, |(is_newer, text, total, steps)| {
         let mut play = Play::new(*is_newer, text, *total)?;
         for (number, step) in steps.iter().enumerate() {
             play.step(step).map_err(|broken| broken.during(format!("step {number}, {step:?}")))?;
@@ -381,7 +381,7 @@ pub(crate) fn fractions(draws: &Draws) -> Outcome {
         (0_u32..63, any::<u64>()).prop_map(|(bits, number)| (number >> bits >> 1).max(1)),
     ];
     let strategy = (any::<bool>(), total, prop::collection::vec(fraction(), FRACTIONS));
-    run(draws, 351, strategy, |(is_newer, total, fractions)| {
+    run_law(draws, 351, strategy, |(is_newer, total, fractions)| {
         one_device(*is_newer, *total, fractions)?;
         Ok(fractions.len() as u64)
     })

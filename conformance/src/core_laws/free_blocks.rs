@@ -10,8 +10,8 @@ use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, BlockVie
 use proptest::prelude::*;
 
 use crate::core_laws::devices::{Paper, PaperCore as Core};
-use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
+use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 
 /// The pool that is never split.
@@ -86,7 +86,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
             seed,
         },
     );
-    run(&draws.each_for(12), 355, strategy, |case| Play::new(case)?.run())
+    run_law(&draws.each_for(12), 355, strategy, |case| Play::new(case)?.run())
 }
 
 /// The allocator, its blocks, and the free blocks in order.
@@ -332,7 +332,7 @@ const BASE: u64 = 1 << 40;
 /// the others.
 pub(crate) fn by_address(draws: &Draws) -> Outcome {
     let strategy = (70..400_usize, 2..4_usize, any::<u64>());
-    run(&draws.each_for(4), 358, strategy, |&(count, apart, seed)| play_by_address(count, apart, seed))
+    run_law(&draws.each_for(4), 358, strategy, |&(count, apart, seed)| play_by_address(count, apart, seed))
 }
 
 fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken> {

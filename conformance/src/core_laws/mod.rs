@@ -7,12 +7,11 @@ mod free_blocks;
 mod orders;
 mod policies;
 mod restores;
-mod run;
 mod settings;
 mod tables;
 mod two_devices;
 
-pub use run::{Draws, Failure, Outcome};
+pub use crate::drawn::{Draws, Failure, Outcome};
 pub use settings::check_settings;
 
 /// A law.

@@ -16,8 +16,8 @@ use parkade::{Allocation, PoolFilter};
 use proptest::prelude::*;
 
 use crate::core_laws::devices::{Completion, Paper, PaperCore as Core};
-use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
+use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 use crate::program::step::profiles;
 use crate::reference_model::Reference;
@@ -86,7 +86,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     let release = prop::sample::select(profiles().collect::<Vec<_>>());
     let pools = numbers(MOST_POOLS).prop_map(|numbers| numbers.into_iter().map(pool_id).collect::<Vec<_>>());
     let strategy = (release, 0..8_u32, numbers(MOST_STREAMS), pools, prop::collection::vec(step(), 1..120));
-    run(&draws.each_for(3), 360, strategy, |(profile, index, streams, pools, steps)| {
+    run_law(&draws.each_for(3), 360, strategy, |(profile, index, streams, pools, steps)| {
         let mut play = Play::new(profile, *index, streams, pools);
         for (number, &step) in steps.iter().enumerate() {
             play.step(step).map_err(|broken| broken.during(format!("step {number}, {step:?}")))?;

@@ -16,7 +16,7 @@ use parkade_sim::{CallName, LogLevel, SimOptions};
 
 use crate::backend::MadeCall;
 use crate::core_laws::devices::{Paged, PagedCore as Core, Paper};
-use crate::core_laws::run::{Draws, Outcome};
+use crate::drawn::{Draws, Outcome};
 use crate::law::{Broken, Law, ensure};
 
 type Place = fn(&Scripted, &Heap, &Request) -> Placement;

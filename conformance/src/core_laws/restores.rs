@@ -11,7 +11,7 @@ use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, SimOptions, When
 use proptest::prelude::*;
 
 use crate::core_laws::devices::{Paged, PagedCore as Core, Paper, PaperCore};
-use crate::core_laws::run::{Draws, Outcome, run};
+use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 
 /// The pool that is saved and restored.
@@ -169,7 +169,7 @@ pub(crate) fn handles(draws: &Draws) -> Outcome {
     across_allocators()?;
     let sizes = prop::sample::select(vec![1, 512, 5000, MIB, 3 * MIB, 30 * MIB]);
     let strategy = (prop::collection::vec(sizes, 1..8), 1..4_usize, any::<u64>());
-    run(&draws.each_for(2), 354, strategy, |(sizes, turns, which)| void_after_restores(sizes, *turns, *which))
+    run_law(&draws.each_for(2), 354, strategy, |(sizes, turns, which)| void_after_restores(sizes, *turns, *which))
 }
 
 fn void_after_restores(sizes: &[u64], turns: usize, which: u64) -> Result<u64, Broken> {

@@ -9,8 +9,8 @@ use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError, read_double};
 use proptest::prelude::*;
 
-use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
+use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 use crate::program::step::profiles;
 use crate::reference_model::settings::OlderReader;
@@ -114,11 +114,11 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     check_long_numbers()?;
     let release = prop::sample::select(profiles().collect::<Vec<_>>());
     let strategy = (release, prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
-    run(draws, 36, prop::collection::vec(number(), STRINGS_PER_CASE), |numbers| {
+    run_law(draws, 36, prop::collection::vec(number(), STRINGS_PER_CASE), |numbers| {
         numbers.iter().try_for_each(|text| one_number(text))?;
         Ok(numbers.len() as u64)
     })?;
-    run(draws, 33, strategy, |(profile, strings)| check_settings(profile, strings))
+    run_law(draws, 33, strategy, |(profile, strings)| check_settings(profile, strings))
 }
 
 /// Reads a number on its own.

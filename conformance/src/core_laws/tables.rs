@@ -16,8 +16,8 @@ use parkade_sim::CallName;
 use proptest::prelude::*;
 
 use crate::core_laws::devices::{Paper, PaperCore};
-use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
+use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 use crate::program::step::profiles;
 use crate::reference_model::{Reference, ReleaseRules, texts};
@@ -72,7 +72,7 @@ pub(crate) fn check_alike(_: &Draws) -> Outcome {
 
 pub(crate) fn check_sizes(draws: &Draws) -> Outcome {
     let strategy = (settings(), prop::collection::vec(size(), SIZES_PER_CASE));
-    run(draws, 34, strategy, |(settings, sizes)| {
+    run_law(draws, 34, strategy, |(settings, sizes)| {
         sizes.iter().try_for_each(|&size| one_size(settings, size))?;
         Ok(sizes.len() as u64)
     })
@@ -186,7 +186,7 @@ fn keys() -> Vec<String> {
 pub(crate) fn check_texts(draws: &Draws) -> Outcome {
     fixed_texts()?;
     let strategy = (prop::collection::vec(size(), SIZES_PER_CASE), statistics(), 0_u32..200, any::<bool>());
-    run(draws, 35, strategy, |(sizes, stats, device, is_abbreviated)| {
+    run_law(draws, 35, strategy, |(sizes, stats, device, is_abbreviated)| {
         drawn_texts(sizes, stats, *device, *is_abbreviated)?;
         Ok(sizes.len() as u64 + 2)
     })
@@ -367,34 +367,39 @@ pub(crate) fn check_errors(draws: &Draws) -> Outcome {
     ];
     let report = (size(), 0..300_u32, size(), size(), prop::collection::vec(process, 0..4));
     let more = (prop::option::of(size()), signed(), signed(), one_of![2 => Just(0), 3 => size()], hint);
-    run(draws, 356, (report, more), |((segment, device, total, free, processes), (limit, allocated, reserved, private, hint))| {
-        let report = OutOfMemory {
-            segment_bytes: Bytes(*segment),
-            device: *device,
-            device_total: Bytes(*total),
-            device_free: Bytes(*free),
-            processes: processes.clone(),
-            limit: limit.map(Bytes),
-            allocated_bytes: *allocated,
-            reserved_bytes: *reserved,
-            private_cached_bytes: Bytes(*private),
-            hint: *hint,
-            words: &OomWords::PYTORCH_2_11,
-            rescue: None,
-        };
-        let errors = [
-            AllocError::OutOfMemory(Box::new(report)),
-            AllocError::Rejected { requested: Bytes(*segment) },
-            AllocError::TooLarge { requested: Bytes(*segment) },
-        ];
-        for error in errors {
-            texts::check(&error.to_string(), texts::of_request(&error, &Profile::PYTORCH_2_11))?;
-            for release in RELEASES {
-                texts::check(&said_by(release.profile, &error), texts::of_request(&error, release.profile))?;
+    run_law(
+        draws,
+        356,
+        (report, more),
+        |((segment, device, total, free, processes), (limit, allocated, reserved, private, hint))| {
+            let report = OutOfMemory {
+                segment_bytes: Bytes(*segment),
+                device: *device,
+                device_total: Bytes(*total),
+                device_free: Bytes(*free),
+                processes: processes.clone(),
+                limit: limit.map(Bytes),
+                allocated_bytes: *allocated,
+                reserved_bytes: *reserved,
+                private_cached_bytes: Bytes(*private),
+                hint: *hint,
+                words: &OomWords::PYTORCH_2_11,
+                rescue: None,
+            };
+            let errors = [
+                AllocError::OutOfMemory(Box::new(report)),
+                AllocError::Rejected { requested: Bytes(*segment) },
+                AllocError::TooLarge { requested: Bytes(*segment) },
+            ];
+            for error in errors {
+                texts::check(&error.to_string(), texts::of_request(&error, &Profile::PYTORCH_2_11))?;
+                for release in RELEASES {
+                    texts::check(&said_by(release.profile, &error), texts::of_request(&error, release.profile))?;
+                }
             }
-        }
-        Ok(3)
-    })
+            Ok(3)
+        },
+    )
 }
 
 /// Returns a release's own text for an error.
@@ -511,7 +516,7 @@ pub(crate) fn check_statistics(draws: &Draws) -> Outcome {
     let count = Stats::default().entries().len();
     let value = one_of![-9..9_i64, -(1 << 61)..1_i64 << 61, Just(i64::MAX), Just(i64::MIN)];
     let strategy = (prop::collection::vec(value, count), prop::collection::vec(any::<bool>(), 1..4));
-    run(&draws.each_for(4), 352, strategy, |(values, resets)| {
+    run_law(&draws.each_for(4), 352, strategy, |(values, resets)| {
         read_and_reset(values, resets)?;
         check_stat(&values[..24])?;
         Ok(resets.len() as u64 + 1)

@@ -10,8 +10,8 @@ use parkade_sim::{SimOptions, SimPhysical};
 use proptest::prelude::*;
 
 use crate::core_laws::devices::{Paged, PagedCore, Paper, PaperCore};
-use crate::core_laws::run::{Draws, Outcome, run};
 use crate::drawn::one_of;
+use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 
 /// Stream handles, lowest first. That is also their order in PyTorch's hash tables, and therefore the order in which
@@ -47,7 +47,7 @@ pub(crate) fn events_by_handle(draws: &Draws) -> Outcome {
         2 => Just(EventStep::ProcessEvents),
         1 => Just(EventStep::ReleaseCached),
     ];
-    run(&draws.each_for(4), 359, (any::<bool>(), prop::collection::vec(step, 1..80)), |(is_newer, steps)| {
+    run_law(&draws.each_for(4), 359, (any::<bool>(), prop::collection::vec(step, 1..80)), |(is_newer, steps)| {
         let (mut says_so, mut silent) = (EventSide::new(*is_newer, true), EventSide::new(*is_newer, false));
         for (number, step) in steps.iter().enumerate() {
             says_so.step(step)?;
@@ -129,7 +129,7 @@ pub(crate) fn page_runs(draws: &Draws) -> Outcome {
     let large = prop::sample::select(vec!["", ",large_segment_size_mb:12", ",large_segment_size_mb:64"]);
     let most = prop::sample::select(vec![2, 3, 7, u64::MAX]);
     let strategy = (any::<bool>(), large, most, prop::collection::vec(step, 1..40));
-    run(&draws.each_for(6), 357, strategy, |(is_newer, large, most, steps)| {
+    run_law(&draws.each_for(6), 357, strategy, |(is_newer, large, most, steps)| {
         let mut sides = [side(*is_newer, large, *most)?, side(*is_newer, large, 1)?];
         let runs = sides.each_ref().map(|side| side.core.device().run_pages());
         ensure(Law::Reference, runs == [*most, 1], || format!("the devices take {runs:?} pages at once, expected {most} and 1"))?;
