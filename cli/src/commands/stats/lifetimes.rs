@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use parkade_research::workload::lifetimes::{Lifetime, Lifetimes, Lives, OfSize, StepsFrom};
 
-use super::args::Args;
+use super::recorded::Args;
 use crate::commands::simulated::packing::spread;
 use crate::commands::simulated::program::{Asked, Kind, Program, Programs};
 use crate::terminal::answer::Answer;

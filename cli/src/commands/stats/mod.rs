@@ -1,9 +1,8 @@
 //! `parkade stats`: a run's statistics, summary and fragmentation, at its end, at an entry, or step by step.
 //!
-//! As text, it is a verdict with measures of fragmentation and PyTorch's summary, or a row for each state. `args` has the arguments,
-//! `recorded` shows the recorded run, `simulated` a run under a policy, and `lifetimes` how long the program's buffers live.
+//! As text, it is a verdict with measures of fragmentation and PyTorch's summary, or a row for each state. `recorded` has the
+//! arguments and shows the recorded run, `simulated` a run under a policy, and `lifetimes` how long the program's buffers live.
 
-mod args;
 mod lifetimes;
 mod recorded;
 mod simulated;
@@ -22,7 +21,7 @@ use crate::terminal::json_struct::sections;
 use crate::terminal::recording;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
-pub(crate) use self::args::Args;
+pub(crate) use self::recorded::Args;
 
 /// What to show.
 pub(crate) enum Found {

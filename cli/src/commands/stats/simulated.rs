@@ -8,8 +8,7 @@ use parkade_policies::Named;
 use parkade_recording::Recording;
 use parkade_research::study::{Outcome, RunOptions, make_for, watch};
 
-use super::args::Args;
-use super::recorded::{Device, Moment, OfDevice, regularly, series, single, with_peaks};
+use super::recorded::{Args, Device, Moment, OfDevice, regularly, series, single, with_peaks};
 use crate::commands::simulated::packing::{AgainstPacking, Compared};
 use crate::commands::simulated::program::{Asked, Kind, Program, Programs};
 use crate::commands::simulated::{self, Memory};
