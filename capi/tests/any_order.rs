@@ -1,0 +1,336 @@
+//! Calls in any order, compared with a core that gets the flags of each call before it: no flag, pool or settings of a call
+//! may matter to the next one.
+
+use std::ffi::{CStr, CString, c_void};
+use std::ptr;
+
+use parkade::policy::PyTorch;
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::snapshot::PlacedBlock;
+use parkade::stats::Family;
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, PoolFilter};
+use parkade_capi::parkade_action::*;
+use parkade_capi::parkade_status::{self, *};
+use parkade_capi::*;
+use parkade_sim::{SimDevice, SimOptions};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const CAPACITY: u64 = 96 * MIB;
+
+fn create(settings: &str, release: &str) -> *mut parkade_allocator {
+    let (settings, release) = (CString::new(settings).expect("settings"), CString::new(release).expect("a release"));
+    let options = parkade_options {
+        size: size_of::<parkade_options>(),
+        device: 0,
+        flags: 0,
+        simulated_bytes: CAPACITY,
+        policy: ptr::null(),
+        settings: settings.as_ptr(),
+        release: release.as_ptr(),
+        most_rescues: 0,
+    };
+    let mut allocator = ptr::null_mut();
+    // SAFETY: both are valid for the call, and a simulated GPU has no streams.
+    assert_eq!(unsafe { parkade_create(&raw const options, &raw mut allocator) }, PARKADE_OK);
+    allocator
+}
+
+/// A call, by its kind, with numbers that choose its arguments.
+type Call = (u8, usize, usize, u32);
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    vec((0..16_u8, 0..64_usize, 0..64_usize, 0..9_u32), 1..32)
+}
+
+const SIZES: [u64; 8] = [0, 1, 512, MIB, MIB + 1, 5 * MIB, 10 * MIB, 30 * MIB];
+
+fn pool_of(number: usize) -> parkade_pool {
+    parkade_pool { first: 0, second: 1 + number as u64 % 2 }
+}
+
+fn id(pool: parkade_pool) -> PoolId {
+    PoolId(pool.first, pool.second)
+}
+
+/// Adds an entry to a list of them.
+unsafe extern "C" fn observe(user: *mut c_void, entry: *const parkade_entry) {
+    // SAFETY: `user` is the list that was passed with this function, and the entry is valid for the call.
+    unsafe { (*user.cast::<Vec<parkade_entry>>()).push(*entry) };
+}
+
+fn status_of(error: &AllocError) -> parkade_status {
+    match error {
+        AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => PARKADE_OUT_OF_MEMORY,
+        AllocError::Pool(_) => PARKADE_POOL_ERROR,
+        _ => PARKADE_DEVICE_ERROR,
+    }
+}
+
+/// An allocator behind the C interface and a core of its own kind, which get the same calls.
+struct Pair {
+    allocator: *mut parkade_allocator,
+    seen: Box<Vec<parkade_entry>>,
+    core: Allocator<SimDevice, PyTorch, Vec<TraceEntry>>,
+    live: Vec<(*mut c_void, Allocation)>,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // SAFETY: created by `parkade_create`, and not used again.
+        unsafe { parkade_destroy(self.allocator) };
+    }
+}
+
+impl Pair {
+    fn new(settings: &str, profile: &'static Profile) -> Pair {
+        let allocator = create(settings, profile.name);
+        let mut seen = Box::new(Vec::new());
+        // SAFETY: the list lives longer than the allocator, which is used by this thread only.
+        assert_eq!(unsafe { parkade_set_observer(allocator, Some(observe), ptr::from_mut(&mut *seen).cast()) }, PARKADE_OK);
+        let policy = PyTorch::of(profile, Settings::from_environment_as(&profile.dialect, settings).expect("settings"));
+        let core = Allocator::new(SimDevice::new(SimOptions::new(Bytes(CAPACITY))), policy, Vec::new());
+        Pair { allocator, seen, core, live: Vec::new() }
+    }
+
+    /// Makes a request of both and compares the answers.
+    fn request(&mut self, bytes: u64, stream: u64, flags: u32, pool: parkade_pool, at: Option<*mut c_void>) {
+        let request = parkade_request { bytes, stream, flags, pool };
+        let mut out = ptr::dangling_mut::<c_void>();
+        // SAFETY: the allocator is used by this thread only, and both pointers are valid.
+        let status = unsafe {
+            match (at, flags) {
+                (None, 0) => parkade_allocate(self.allocator, bytes, stream, &raw mut out),
+                (None, _) => parkade_serve(self.allocator, &raw const request, &raw mut out),
+                (Some(at), _) => parkade_serve_at(self.allocator, &raw const request, at, &raw mut out),
+            }
+        };
+        if flags >= 8 {
+            assert_eq!(status, PARKADE_INVALID_ARGUMENT, "no such flag");
+            return;
+        }
+        let (size, stream) = (Bytes(bytes), StreamId(stream));
+        self.core.choose_pool((flags & PARKADE_CHOOSES_POOL != 0).then_some(id(pool)));
+        self.core.set_capturing(flags & PARKADE_CAPTURING != 0);
+        let served = match at {
+            _ if bytes == 0 => Ok(None),
+            Some(at) => self.core.allocate_at(size, stream, DeviceAddress(at.addr() as u64)),
+            None if flags & PARKADE_RAW != 0 => self.core.raw_allocate(size, stream).map(Some),
+            None => self.core.allocate(size, stream).map(Some),
+        };
+        match served {
+            Ok(served) => {
+                assert_eq!((status, out.addr() as u64), (PARKADE_OK, served.as_ref().map_or(0, |block| block.address().get())));
+                self.live.extend(served.map(|block| (out, block)));
+            }
+            Err(error) => assert_eq!(status, status_of(&error), "{error:?}"),
+        }
+    }
+
+    fn call(&mut self, (kind, one, other, flags): Call) {
+        let (bytes, stream, pool) = (SIZES[one % SIZES.len()], [0, 4096][other % 2], pool_of(other / 2));
+        let capturing = flags & PARKADE_CAPTURING;
+        match kind {
+            0..4 => self.request(bytes, stream, 0, pool, None),
+            4..7 => self.request(bytes, stream, flags, pool, None),
+            7 if !self.live.is_empty() => {
+                let (begin, _) = self.live[one % self.live.len()];
+                self.request(512, stream, flags & !PARKADE_RAW, pool, Some(begin.wrapping_byte_add(512 * (other % 5))));
+            }
+            8..11 if !self.live.is_empty() => self.free(one % self.live.len(), capturing),
+            11 if !self.live.is_empty() => {
+                let (address, block) = &self.live[one % self.live.len()];
+                // SAFETY: the allocator is used by this thread only.
+                assert_eq!(unsafe { parkade_record_stream(self.allocator, *address, stream, capturing) }, PARKADE_OK);
+                self.core.set_capturing(capturing != 0);
+                self.core.record_stream(block, StreamId(stream));
+            }
+            12 => self.begin(pool, other),
+            13 => {
+                // SAFETY: as above.
+                let status = unsafe { parkade_pool_end(self.allocator, pool) };
+                self.core.set_capturing(false);
+                assert_eq!(status == PARKADE_OK, self.core.end_pool(id(pool)).is_ok());
+            }
+            14 => self.empty(pool, other, capturing),
+            15 => {
+                let limit = [0, 20, 45, 70][other % 4] * MIB;
+                // SAFETY: as above.
+                assert_eq!(unsafe { parkade_set_limit(self.allocator, limit) }, PARKADE_OK);
+                self.core.set_limit((limit > 0).then_some(Bytes(limit)));
+            }
+            _ => {}
+        }
+    }
+
+    fn free(&mut self, place: usize, flags: u32) {
+        let (address, block) = self.live.swap_remove(place);
+        // SAFETY: the allocator is used by this thread only, and an address inside of a block is not one that it knows.
+        unsafe {
+            assert_eq!(parkade_free(self.allocator, address.wrapping_byte_add(1)), PARKADE_UNKNOWN_ADDRESS);
+            let status =
+                if flags == 0 { parkade_free(self.allocator, address) } else { parkade_free_so(self.allocator, address, flags) };
+            assert_eq!(status, PARKADE_OK);
+        }
+        self.core.set_capturing(flags != 0);
+        self.core.free(block).expect("it is in use");
+    }
+
+    fn begin(&mut self, pool: parkade_pool, number: usize) {
+        let (route, filter) = match number % 3 {
+            0 => (parkade_route::PARKADE_ROUTE_ALL, PoolFilter::All),
+            1 => (parkade_route::PARKADE_ROUTE_STREAM, PoolFilter::Stream(StreamId(4096))),
+            _ => (parkade_route::PARKADE_ROUTE_CHOSEN, PoolFilter::Chosen),
+        };
+        // SAFETY: the allocator is used by this thread only.
+        let status = unsafe { parkade_pool_begin(self.allocator, pool, route as i32, 4096) };
+        self.core.set_capturing(false);
+        assert_eq!(status == PARKADE_OK, self.core.begin_pool(id(pool), filter).is_ok());
+    }
+
+    /// Releases a use of a pool, and empties the cache or the cache of this pool.
+    fn empty(&mut self, pool: parkade_pool, number: usize, flags: u32) {
+        self.core.set_capturing(false);
+        if number.is_multiple_of(3) {
+            // SAFETY: the allocator is used by this thread only.
+            let status = unsafe { parkade_pool_release(self.allocator, pool) };
+            assert_eq!(status == PARKADE_OK, self.core.release_pool(id(pool)).is_ok());
+        }
+        let only = if number.is_multiple_of(2) { &raw const pool } else { ptr::null() };
+        // SAFETY: as above; the pool is null or readable.
+        let status = unsafe { parkade_empty_cache(self.allocator, only, flags) };
+        self.core.set_capturing(flags != 0);
+        let emptied = if number.is_multiple_of(2) { self.core.release_cached_pool(id(pool)) } else { self.core.release_cached() };
+        assert_eq!(status, emptied.err().map_or(PARKADE_OK, |error| status_of(&error)));
+    }
+
+    /// Compares everything that both have done and know.
+    fn compare(&mut self) {
+        let ours = self.seen.iter().map(|entry| (entry.action as i32, entry.address, entry.size, entry.stream, id(entry.pool)));
+        let theirs = self
+            .core
+            .observer()
+            .iter()
+            .map(|entry| (action_of(entry.action), entry.address, entry.size, entry.stream.get(), entry.pool));
+        assert_eq!(ours.collect::<Vec<_>>(), theirs.collect::<Vec<_>>());
+        self.seen.clear();
+        self.core.observer_mut().clear();
+        let mut stats = std::mem::MaybeUninit::<parkade_stats>::zeroed();
+        // SAFETY: the allocator is used by this thread only, and zeroes are numbers.
+        let stats = unsafe {
+            assert_eq!(parkade_read_stats(self.allocator, stats.as_mut_ptr()), PARKADE_OK);
+            stats.assume_init()
+        };
+        let current = |family| self.core.stats().family(family).all.current;
+        assert_eq!(
+            (stats.allocated_bytes.all.current, stats.reserved_bytes.all.current, stats.active_bytes.all.current),
+            (current(Family::AllocatedBytes), current(Family::ReservedBytes), current(Family::ActiveBytes))
+        );
+        for (address, block) in &self.live {
+            let PlacedBlock { block, segment, segment_size, is_expandable, .. } = self.core.block_of(block).expect("it is live");
+            let mut found =
+                parkade_block_info { size: 0, requested: 0, segment: 0, segment_size: 0, is_expandable: !is_expandable };
+            // SAFETY: as above.
+            assert_eq!(unsafe { parkade_block(self.allocator, *address, &raw mut found) }, PARKADE_OK);
+            assert_eq!((found.size, found.requested), (block.size.get(), block.requested.get()));
+            assert_eq!((found.segment, found.segment_size), (segment.get(), segment_size.get()));
+            assert_eq!(found.is_expandable, is_expandable);
+        }
+    }
+}
+
+fn action_of(action: TraceAction) -> i32 {
+    let action = match action {
+        TraceAction::Alloc => PARKADE_ALLOC,
+        TraceAction::FreeRequested => PARKADE_FREE_REQUESTED,
+        TraceAction::FreeCompleted => PARKADE_FREE_COMPLETED,
+        TraceAction::SegmentAlloc => PARKADE_SEGMENT_ALLOC,
+        TraceAction::SegmentFree => PARKADE_SEGMENT_FREE,
+        TraceAction::SegmentMap => PARKADE_SEGMENT_MAP,
+        TraceAction::SegmentUnmap => PARKADE_SEGMENT_UNMAP,
+        TraceAction::Snapshot => PARKADE_SNAPSHOT,
+        TraceAction::Oom => PARKADE_OOM,
+    };
+    action as i32
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    #[test]
+    fn each_call_has_its_own_flags_and_no_others(calls in calls(), is_expandable in any::<bool>(), is_newer in any::<bool>()) {
+        let settings = if is_expandable { "expandable_segments:True" } else { "" };
+        let profile = if is_newer { &Profile::PYTORCH_2_13 } else { &Profile::PYTORCH_2_11 };
+        let mut pair = Pair::new(settings, profile);
+        for call in calls {
+            pair.call(call);
+            pair.compare();
+        }
+    }
+}
+
+/// Far above the addresses of the simulated device.
+const LENT_FROM: usize = 1 << 50;
+
+/// The memory of a program for its pool, and the number of pieces that it has lent.
+struct Lent {
+    next: usize,
+    pieces: usize,
+}
+
+unsafe extern "C" fn take(user: *mut c_void, bytes: u64) -> *mut c_void {
+    // SAFETY: `user` was passed with this function, and one thread calls it.
+    let lent = unsafe { &mut *user.cast::<Lent>() };
+    lent.pieces += 1;
+    lent.next += bytes as usize;
+    ptr::without_provenance_mut(lent.next - bytes as usize)
+}
+
+unsafe extern "C" fn give_back(user: *mut c_void, _: *mut c_void) {
+    // SAFETY: as above.
+    unsafe { (*user.cast::<Lent>()).pieces -= 1 };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// Memory comes from the program exactly for those requests that choose its pool, and only the others get expandable
+    /// segments.
+    #[test]
+    fn only_the_pool_of_a_lender_has_lent_memory(requests in vec((0..8_usize, 0..4_u8), 1..20), sets in any::<u32>()) {
+        let allocator = create("expandable_segments:True", "2.11");
+        let mut lent = Box::new(Lent { next: LENT_FROM, pieces: 0 });
+        let pool = pool_of(0);
+        let mut is_set = false;
+        // SAFETY: the allocator is used by this thread only, what it is given lives longer, and nobody uses the memory.
+        unsafe {
+            assert_eq!(parkade_pool_begin(allocator, pool, parkade_route::PARKADE_ROUTE_CHOSEN as i32, 0), PARKADE_OK);
+            for (number, (size, kind)) in requests.into_iter().enumerate() {
+                if sets >> number & 1 == 1 {
+                    is_set = !is_set;
+                    let take = is_set.then_some(take as unsafe extern "C" fn(*mut c_void, u64) -> *mut c_void);
+                    let user = ptr::from_mut(&mut *lent).cast();
+                    assert_eq!(parkade_pool_set_memory(allocator, pool, take, Some(give_back), user), PARKADE_OK);
+                }
+                let (chooses, pieces) = (kind == 0, lent.pieces);
+                let flags = if chooses { PARKADE_CHOOSES_POOL } else { u32::from(kind == 1) * PARKADE_RAW };
+                let request = parkade_request { bytes: SIZES[size].max(1), stream: 0, flags, pool };
+                let mut out = ptr::null_mut();
+                if parkade_serve(allocator, &raw const request, &raw mut out) != PARKADE_OK {
+                    prop_assert!(!(chooses && is_set), "{:?}", CStr::from_ptr(parkade_error_text()));
+                    continue;
+                }
+                let mut found =
+                    parkade_block_info { size: 0, requested: 0, segment: 0, segment_size: 0, is_expandable: false };
+                assert_eq!(parkade_block(allocator, out, &raw mut found), PARKADE_OK);
+                let is_lent = (LENT_FROM as u64..lent.next as u64).contains(&found.segment);
+                prop_assert!(chooses || (!is_lent && found.is_expandable && lent.pieces == pieces), "{:?}", found);
+                prop_assert!(is_lent != found.is_expandable, "{:?}", found);
+                prop_assert!(lent.pieces == pieces || (chooses && is_set));
+            }
+            parkade_destroy(allocator);
+        }
+        prop_assert_eq!(lent.pieces, 0, "everything is given back");
+    }
+}
