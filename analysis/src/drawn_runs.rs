@@ -105,8 +105,8 @@ impl Program {
 }
 
 impl DrawnRun {
-    /// Runs a program in this much memory and records it as PyTorch 2.13 does, whose entries name their pools. Each operation has a stack of its own kind and size, and entry
-    /// `n` has the time `10 * n`.
+    /// Runs a program in this much memory and records it as PyTorch 2.13 does, whose entries name their pools. Each
+    /// operation has a stack of its own kind and size, and entry `n` has the time `10 * n`.
     pub(crate) fn of(steps: &[Step], settings: &str, limit_bytes: Option<u64>) -> DrawnRun {
         let policy = PyTorch::of(&Profile::PYTORCH_2_13, Settings::from_environment(settings).expect("settings"));
         let mut core = Allocator::new(SimDevice::new(SimOptions::h200()), policy, Vec::new());
@@ -179,5 +179,110 @@ impl DrawnRun {
     pub(crate) fn bytes_in(heap: &[SegmentInfo], state: BlockActivity) -> u64 {
         let blocks = heap.iter().flat_map(|segment| &segment.blocks);
         blocks.filter(|block| block.state == state).map(|block| block.size.get()).sum()
+    }
+}
+
+mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BTreeMap;
+
+    use parkade_recording::Segment;
+    use parkade_replay::export::{ExportOptions, export};
+    use parkade_replay::{AfterFailure, Decision, LostBeginning, Requests, SelfCheck};
+
+    use super::*;
+    use crate::timeline::{Holder, HolderKey, Timeline, holders};
+
+    fn decisions(trace: &[Entry]) -> Vec<Decision> {
+        trace.iter().map(Decision::from).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(150))]
+        /// Under its own settings and in its own memory, a program without private pools does what it did, if no free waits:
+        /// when the allocator noticed that a wait was over is known only as an entry.
+        #[test]
+        fn a_run_predicted_under_its_own_settings_is_the_recorded_one(steps in programs(24), is_limited in any::<bool>()) {
+            let steps: Vec<Step> =
+                steps.into_iter().filter(|step| step.0 != 10).map(|(kind, one, other)| (kind, one, 3 * other + 1)).collect();
+            let run = DrawnRun::of(&steps, "", is_limited.then_some(80 * MIB));
+            prop_assume!(!run.trace().is_empty());
+            let (own, limit_bytes) = (run.own.clone(), run.own.limit_bytes);
+            let (profile, settings) = (own.settings.profile, own.settings.settings.clone());
+            let after_failure = AfterFailure::GoOn;
+            let options =
+                ExportOptions { own, profile, settings, limit_bytes, capacity_bytes: None, after_failure, device: None };
+            let exported = export(&run.recording, &options, &mut |_| ()).expect("it replays");
+            let device = &exported.recording.devices[0];
+            let requests = Requests::of_recording(run.device(), &run.own, &mut |_| ()).expect("it replays");
+            prop_assert_eq!(decisions(&device.trace), decisions(run.trace()), "{:?}", requests.operations);
+            let segments = |segments: &[Segment]| -> Vec<Segment> {
+                let bare = |segment: &Segment| {
+                    let mut segment = Segment { stack: StackId::NONE, ..segment.clone() };
+                    segment.blocks.iter_mut().for_each(|block| block.stack = StackId::NONE);
+                    segment
+                };
+                segments.iter().map(bare).collect()
+            };
+            prop_assert_eq!(segments(&device.segments), segments(&run.device().segments));
+            let first_failure = run.trace().iter().position(|entry| entry.action == Action::Oom);
+            prop_assert_eq!((exported.devices[0].first_failure, exported.devices[0].device_errors), (first_failure, 0));
+            prop_assert!(SelfCheck::of(run.device(), &run.own, &requests).is_none_or(|check| check.holds()));
+        }
+
+        /// A recording that begins late shows the heap at its beginning.
+        #[test]
+        fn the_state_before_a_late_beginning_is_the_one_that_was(steps in programs(20), is_expandable in any::<bool>()) {
+            let run = DrawnRun::of(&steps, if is_expandable { "expandable_segments:True" } else { "" }, Some(80 * MIB));
+            let has_pools = steps.iter().any(|step| step.0 == 10);
+            for state in run.states.iter().filter(|state| state.entries < run.trace().len()) {
+                let mut device = run.device().clone();
+                device.trace.drain(..state.entries);
+                let requests = Requests::of_recording(&device, &run.own, &mut |_| ()).expect("it replays");
+                let in_use = state.heap.iter().flat_map(|segment| &segment.blocks);
+                let in_use = in_use.filter(|block| block.state != BlockActivity::Inactive).count();
+                let expected = (!state.heap.is_empty()).then_some(LostBeginning {
+                    segments: state.heap.len(),
+                    blocks: in_use,
+                    reserved_bytes: state.reserved_bytes,
+                    assumed_sizes: 0,
+                    inferred_sizes: 0,
+                });
+                let found = requests.lost_beginning.map(|lost| LostBeginning { assumed_sizes: 0, inferred_sizes: 0, ..lost });
+                prop_assert_eq!(found, expected, "from entry {}", state.entries);
+                // The address at which a reserved range begins is not known if its first pages are gone.
+                prop_assert!(has_pools || is_expandable || requests.mismatches == 0, "from entry {}", state.entries);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+        /// Compares with the core's live blocks and the last request at the address of each.
+        #[test]
+        fn holders_are_the_requests_of_the_live_blocks(steps in programs(24), has_stacks in any::<bool>()) {
+            let mut run = DrawnRun::of(&steps, "", Some(80 * MIB));
+            prop_assume!(!run.trace().is_empty());
+            if !has_stacks {
+                run.recording.devices[0].trace.iter_mut().for_each(|entry| entry.stack = StackId::NONE);
+            }
+            let requests = Requests::of_recording(run.device(), &run.own, &mut |_| ()).expect("it replays");
+            let log = Timeline::of_device(run.device(), &run.own, &requests).expect("it replays").log;
+            for state in &run.states {
+                let mut expected: BTreeMap<HolderKey, (u64, u64)> = BTreeMap::new();
+                let blocks = state.heap.iter().flat_map(|segment| &segment.blocks);
+                for block in blocks.filter(|block| block.state == BlockActivity::Allocated) {
+                    let is_its = |entry: &&Entry| entry.action == Action::Alloc && entry.address == block.address.get();
+                    let request = run.trace()[..state.entries].iter().rev().find(is_its).expect("it was requested");
+                    let key = if has_stacks { HolderKey::Stack(request.stack) } else { HolderKey::Size(block.size.get()) };
+                    let (bytes, blocks) = expected.entry(key).or_default();
+                    (*bytes, *blocks) = (*bytes + block.size.get(), *blocks + 1);
+                }
+                let mut expected: Vec<Holder> =
+                    expected.into_iter().map(|(key, (bytes, blocks))| Holder { key, bytes, blocks }).collect();
+                expected.sort_by_key(|holder| Reverse(holder.bytes));
+                prop_assert_eq!(holders(&log, state.entries as u32), expected, "after {} entries", state.entries);
+            }
+        }
     }
 }

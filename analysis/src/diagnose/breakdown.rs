@@ -807,7 +807,9 @@ mod tests {
             let mut holes = Vec::new();
             for segment in &segments {
                 let cut = Cut::of(segment, &policy);
-                for (place, block) in segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Allocated) {
+                for (place, block) in
+                    segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Allocated)
+                {
                     let whole = if segment.pool == PoolId::DEFAULT { cut.whole(place) } else { 0 };
                     let (address, cause) = (block.address.get(), cut.cause(place, asked, settings));
                     holes.push(Hole { address, bytes: block.size.get(), cause, releasable_bytes: whole });
@@ -854,7 +856,9 @@ mod tests {
             let mut pieces: Vec<(ExcessCause, u64, u64)> = Vec::new();
             for segment in &segments {
                 let cut = Cut::of(segment, &policy);
-                for (place, block) in segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Allocated) {
+                for (place, block) in
+                    segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Allocated)
+                {
                     let (size, whole) = (block.size.get(), cut.whole(place));
                     if block.state == BlockActivity::PendingFree {
                         pieces.push((ExcessCause::PendingEvent, size, whole));
@@ -865,7 +869,11 @@ mod tests {
                     } else {
                         let is_small = segment.class == PoolClass::Small;
                         pieces.push((ExcessCause::FreeSegment, whole, whole));
-                        pieces.push((if is_small { ExcessCause::SmallPoolHole } else { ExcessCause::LargePoolHole }, size - whole, 0));
+                        pieces.push((
+                            if is_small { ExcessCause::SmallPoolHole } else { ExcessCause::LargePoolHole },
+                            size - whole,
+                            0,
+                        ));
                     }
                 }
             }

@@ -511,13 +511,17 @@ mod tests {
         ) {
             let policy = under("");
             let asked = request.map(|units| asked(units * UNIT));
-            let is_reachable = |segment: &&SegmentInfo| asked.is_none_or(|asked| {
-                let class = if asked.size.get() <= MIB { PoolClass::Small } else { PoolClass::Large };
-                (segment.pool, segment.stream, segment.class) == (asked.pool, asked.stream, class)
-            });
+            let is_reachable = |segment: &&SegmentInfo| {
+                asked.is_none_or(|asked| {
+                    let class = if asked.size.get() <= MIB { PoolClass::Small } else { PoolClass::Large };
+                    (segment.pool, segment.stream, segment.class) == (asked.pool, asked.stream, class)
+                })
+            };
             let mut expected = Vec::new();
             for segment in segments.iter().filter(is_reachable) {
-                for (place, block) in segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Inactive) {
+                for (place, block) in
+                    segment.blocks.iter().enumerate().filter(|(_, block)| block.state != BlockActivity::Inactive)
+                {
                     let (bytes, opens_bytes) = (block.size.get(), freed(segment, place));
                     if opens_bytes > bytes {
                         expected.push(Fence {
@@ -579,8 +583,14 @@ mod tests {
             let after = run.states.iter().position(|state| state.entries > entry).expect("the end of the operation");
             let (before, after) = (&run.states[after - 1], &run.states[after]);
             let judged = if found.question == Question::NewMemory { before } else { after };
-            prop_assert_eq!((found.met.reserved_bytes, found.met.allocated_bytes()), (before.reserved_bytes, before.allocated_bytes));
-            prop_assert_eq!((found.heap.reserved_bytes, found.heap.allocated_bytes()), (judged.reserved_bytes, judged.allocated_bytes));
+            prop_assert_eq!(
+                (found.met.reserved_bytes, found.met.allocated_bytes()),
+                (before.reserved_bytes, before.allocated_bytes)
+            );
+            prop_assert_eq!(
+                (found.heap.reserved_bytes, found.heap.allocated_bytes()),
+                (judged.reserved_bytes, judged.allocated_bytes)
+            );
             prop_assert_eq!(found.excess.bytes(), judged.reserved_bytes - judged.allocated_bytes);
             prop_assert_eq!(found.reserved_after_bytes, after.reserved_bytes);
             let entries = &run.trace()[before.entries..after.entries];

@@ -323,7 +323,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_lows_answer_as_the_whole_timeline_would(values in proptest::collection::vec(0..20_u64, 0..40), level in 0..22_u64) {
+        fn the_lows_answer_as_the_whole_timeline_would(
+            values in proptest::collection::vec(0..20_u64, 0..40),
+            level in 0..22_u64,
+        ) {
             let mut lows = Lows::default();
             for (moment, &value) in values.iter().enumerate() {
                 lows.push(moment, value);
@@ -373,7 +376,10 @@ mod tests {
             prop_assert_eq!(found.allocated, is_none(allocated, at_allocated));
             prop_assert_eq!(found.reserved, is_none(reserved, first(&|state| state.1 == reserved)));
             let at_both = first(&|state| *state == (with_it, reserved));
-            prop_assert_eq!(found.allocated_at_reserved, if reserved == 0 { is_none(with_it, at_both) } else { peak(with_it, at_both) });
+            prop_assert_eq!(
+                found.allocated_at_reserved,
+                if reserved == 0 { is_none(with_it, at_both) } else { peak(with_it, at_both) }
+            );
             prop_assert_eq!(found.reserved_at_allocated_bytes, if allocated == 0 { 0 } else { states[at_allocated].1 });
         }
     }

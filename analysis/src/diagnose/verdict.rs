@@ -470,7 +470,9 @@ mod tests {
             let of = |served: bool| seen.iter().enumerate().filter(move |(_, (is_served, _))| *is_served == served);
             let most = of(true).map(|(_, (_, bytes))| *bytes).max();
             let least = of(false).map(|(_, (_, bytes))| *bytes).min();
-            let first = |served, bytes| of(served).find(|(_, (_, other))| *other == bytes).map(|(at, _)| (bytes, at)).expect("it is there");
+            let first = |served, bytes| {
+                of(served).find(|(_, (_, other))| *other == bytes).map(|(at, _)| (bytes, at)).expect("it is there")
+            };
             prop_assert_eq!(evidence.served, most.map(|bytes| first(true, bytes)));
             prop_assert_eq!(evidence.refused, least.map(|bytes| first(false, bytes)));
             let at_least_bytes = most.unwrap_or(0);
@@ -485,7 +487,8 @@ mod tests {
             prop_assert_eq!(evidence.conclude(None, 100), expected);
             prop_assert_eq!(evidence.conclude(Some(limit), 100), Limit::Given { bytes: limit });
             // A limit is contradicted if more was served, or if a request within it was refused.
-            let contradicts = |&(_, &(is_served, bytes)): &(usize, &(bool, u64))| if is_served { bytes > limit } else { bytes <= limit };
+            let contradicts =
+                |&(_, &(is_served, bytes)): &(usize, &(bool, u64))| if is_served { bytes > limit } else { bytes <= limit };
             let all: Vec<(usize, &(bool, u64))> = seen.iter().enumerate().filter(contradicts).collect();
             let found = evidence.contradiction(limit);
             prop_assert_eq!(found.is_none(), all.is_empty());

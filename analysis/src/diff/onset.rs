@@ -240,7 +240,14 @@ mod tests {
                     (replayed.from, replayed.to) = (part.start as u32, part.end as u32);
                     let found = crossing(&replayed, measure, above_bytes);
                     let expected = first_above(&run, &levels, part.clone(), above_bytes);
-                    prop_assert_eq!(found.as_ref().map(|found| found.entry), expected, "{:?} {:?} {}", measure, part, above_bytes);
+                    prop_assert_eq!(
+                        found.as_ref().map(|found| found.entry),
+                        expected,
+                        "{:?} {:?} {}",
+                        measure,
+                        part,
+                        above_bytes
+                    );
                     let Some((found, entry)) = found.zip(expected) else { continue };
                     let line = &run.trace()[entry];
                     let request = (line.action == Action::Alloc).then_some(Request { bytes: line.size, stack: line.stack });

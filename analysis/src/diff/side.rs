@@ -791,13 +791,15 @@ mod tests {
             let first = first_peak(&reserved);
             // A segment counts from the request that it is reserved for, unless that failed or memory was released again.
             let after = state_at(&run, first);
-            let is_served = first > 0
-                && run.trace()[after.entries - 1].action == Action::Alloc
-                && after.reserved_bytes == reserved[first];
+            let is_served =
+                first > 0 && run.trace()[after.entries - 1].action == Action::Alloc && after.reserved_bytes == reserved[first];
             let moments = [first_peak(&allocated), if is_served { after.entries } else { first }];
-            for ((peak, levels), moment) in [(&found.peak_allocated, &allocated), (&found.peak_reserved, &reserved)].into_iter().zip(moments) {
+            for ((peak, levels), moment) in
+                [(&found.peak_allocated, &allocated), (&found.peak_reserved, &reserved)].into_iter().zip(moments)
+            {
                 prop_assert_eq!((peak.bytes, peak.entry), (levels[moment], moment.checked_sub(1)));
-                let request = moment.checked_sub(1).map(|entry| &run.trace()[entry]).filter(|entry| entry.action == Action::Alloc);
+                let request =
+                    moment.checked_sub(1).map(|entry| &run.trace()[entry]).filter(|entry| entry.action == Action::Alloc);
                 prop_assert_eq!(peak.request, request.map(|entry| Request { bytes: entry.size, stack: entry.stack }));
                 let state = state_at(&run, moment);
                 if state.entries == moment {

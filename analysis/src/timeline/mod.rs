@@ -467,7 +467,11 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
         /// Compares levels and heaps with the core's own.
         #[test]
-        fn a_timeline_is_what_the_core_states(steps in programs(24), is_expandable in any::<bool>(), is_limited in any::<bool>()) {
+        fn a_timeline_is_what_the_core_states(
+            steps in programs(24),
+            is_expandable in any::<bool>(),
+            is_limited in any::<bool>(),
+        ) {
             let settings = if is_expandable { "expandable_segments:True" } else { "" };
             let run = DrawnRun::of(&steps, settings, is_limited.then_some(80 << 20));
             prop_assume!(!run.trace().is_empty());
@@ -481,7 +485,8 @@ mod tests {
                 let found = log.at(state.entries as u32);
                 let found = found.iter().map(|segment| {
                     let blocks = segment.blocks.iter();
-                    let blocks: Vec<(u64, u64, bool)> = blocks.map(|block| (block.address, block.size, block.is_pending)).collect();
+                    let blocks: Vec<(u64, u64, bool)> =
+                        blocks.map(|block| (block.address, block.size, block.is_pending)).collect();
                     (segment.address, segment.size, segment.stream, segment.pool, segment.expandable, blocks)
                 });
                 let expected = state.heap.iter().map(|segment| {
@@ -535,7 +540,8 @@ mod tests {
         fn each_bucket_has_the_moments_that_it_covers(level in vec(0..9_u64, 0..40), most_buckets in 1..50_usize) {
             let count = most_buckets.min(level.len());
             let expected = (0..count).map(|bucket| {
-                let is_covered = |&moment: &usize| bucket * level.len() / count <= moment && moment < (bucket + 1) * level.len() / count;
+                let is_covered =
+                    |&moment: &usize| bucket * level.len() / count <= moment && moment < (bucket + 1) * level.len() / count;
                 let covered: Vec<u64> = (0..level.len()).filter(is_covered).map(|moment| level[moment]).collect();
                 let of = |best: Option<&u64>| best.copied().expect("a moment");
                 Bucket { min: of(covered.iter().min()), max: of(covered.iter().max()), last: of(covered.last()) }

@@ -271,6 +271,9 @@ impl Captures {
 #[cfg(test)]
 mod tests {
     use parkade_recording::{Action, Frame, StackTable};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
 
     use super::*;
 
@@ -369,5 +372,70 @@ mod tests {
         assert!(!before_capture(&[0, 1, 0, 0, 0, 1, 1]), "that pool was in use before");
         assert!(before_capture(&[0, 1, 0, 0, 0, 2, 2]), "another one was");
         assert!(!before_capture(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), "much later");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        /// Compares with looking at the eight requests before each flush and the eight that follow the request after it.
+        #[test]
+        fn a_capture_follows_where_a_pool_is_new(requests in vec((0..3_u64, any::<bool>()), 0..30)) {
+            let pools: Vec<u64> = requests.iter().map(|&(pool, _)| pool).collect();
+            let mut captures = Captures::default();
+            for (request, &(pool, is_after_flush)) in requests.iter().enumerate() {
+                captures.pass(request, PoolId(0, pool), is_after_flush);
+            }
+            let follows = |request: &usize| {
+                let before = &pools[request.saturating_sub(8)..*request];
+                let later = pools[request + 1..].iter().take(8);
+                requests[*request].1 && later.clone().any(|pool| *pool != 0 && !before.contains(pool))
+            };
+            prop_assert_eq!(captures.found, (0..requests.len()).filter(follows).collect::<BTreeSet<_>>());
+        }
+
+        /// Compares with the definitions, for traces that reserve and release memory in steps of a MiB.
+        #[test]
+        fn a_capacity_is_what_the_whole_trace_shows(
+            parts in vec((select(vec![Action::SegmentAlloc, Action::SegmentFree, Action::Alloc, Action::Oom]), 1..5_u64), 0..16),
+            collects in any::<bool>(),
+        ) {
+            let settings = Settings { garbage_collection_threshold: if collects { 0.5 } else { 0.0 }, ..Settings::default() };
+            let found = capacity(&[&parts], &settings);
+            let trace = trace(&parts);
+            let levels: Vec<u64> = (0..=trace.len()).map(|end| trace[..end].iter().fold(20 * MIB, after)).collect();
+            let most = levels.iter().copied().max().expect("the level before the first entry");
+            let failed = trace
+                .iter()
+                .zip(&levels)
+                .filter(|(entry, _)| entry.action == Action::Oom)
+                .map(|(entry, level)| level + entry.size);
+            prop_assert_eq!((found.most_reserved, found.least_failed), (most, failed.min().unwrap_or(u64::MAX)));
+            // A flush is a group of entries, up to a request, that releases memory.
+            let (mut from, mut needed, mut needless) = (0, 0, 0);
+            for end in 1..=trace.len() {
+                if end < trace.len() && is_inner(&trace[end - 1]) {
+                    continue;
+                }
+                let group = &trace[from..end];
+                let taken: u64 = group.iter().filter(|entry| takes_memory(entry)).map(|entry| entry.size).sum();
+                if group.iter().any(gives_memory) {
+                    match taken {
+                        0 => needless += 2,
+                        _ if levels[from] + taken > most => needed += 1,
+                        _ => needless += u64::from(!collects),
+                    }
+                }
+                from = end;
+            }
+            prop_assert_eq!(found.is_roomy, needless >= 4 * needed.max(1));
+            for bytes in [most - 1, most, most + 1, found.least_failed] {
+                let expected = match bytes {
+                    _ if bytes <= most => None,
+                    _ if found.least_failed < u64::MAX || bytes == u64::MAX => Some(FlushReason::OthersFailed),
+                    _ if needless >= 4 * needed.max(1) => Some(FlushReason::OftenEmptied),
+                    _ => Some(FlushReason::NeverHadMore),
+                };
+                prop_assert_eq!(found.reason(bytes, usize::MAX), expected, "{}", bytes);
+            }
+        }
     }
 }

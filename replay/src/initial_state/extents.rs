@@ -307,12 +307,26 @@ impl Range {
         self.runs.iter().find(|run| run.is_listed).unwrap_or(&self.runs[0])
     }
 
+    /// Returns whether all runs of this range and another run consist of whole pages, as far as their class is known.
+    fn is_whole_with(&self, run: &Run, policy: &PyTorch) -> bool {
+        let known = self.known();
+        // Once a listed run is part of the range, all others have been compared with its pages.
+        let (listed, others) = match (known.is_listed, run.is_listed) {
+            (true, _) => (known, &[][..]),
+            (false, true) => (run, &self.runs[..]),
+            (false, false) => return true,
+        };
+        let page = policy.page(PoolSlot::default_pool(listed.memory.class)).get();
+        let is_whole = |run: &Run| run.bytes.is_multiple_of(page) && (run.address() - self.base()).is_multiple_of(page);
+        others.iter().chain([run]).all(is_whole)
+    }
+
     /// Returns whether a run can belong to this range if no range is longer than `longest` bytes.
-    fn takes(&self, run: &Run, longest: u64) -> bool {
+    fn takes(&self, run: &Run, longest: u64, policy: &PyTorch) -> bool {
         let known = self.known();
         let is_alike = !known.is_listed || !run.is_listed || known.key() == run.key();
         let is_near = may_be_one((self.base(), self.end()), (run.address(), run.end()), longest);
-        is_alike && is_near && self.stream() == run.memory.stream.get()
+        is_alike && is_near && self.stream() == run.memory.stream.get() && self.is_whole_with(run, policy)
     }
 }
 
@@ -333,7 +347,7 @@ fn join(runs: Vec<Run>, trace: &[Entry], policy: &PyTorch) -> Vec<AdoptedSegment
     let longest = longest(&runs).unwrap_or(reach);
     let mut ranges: Vec<Range> = Vec::new();
     for run in runs {
-        match ranges.last_mut().filter(|range| range.takes(&run, longest)) {
+        match ranges.last_mut().filter(|range| range.takes(&run, longest, policy)) {
             Some(range) => range.runs.push(run),
             None => ranges.push(Range { runs: vec![run] }),
         }
@@ -558,6 +572,29 @@ mod tests {
         for (low, gap, high) in (1..9).flat_map(|low| (0..9).flat_map(move |gap| (1..9).map(move |high| (low, gap, high)))) {
             let (start, end) = ((100, 100 + low), (100 + low + gap, 100 + low + gap + high));
             assert_eq!(may_be_one(start, end, longest), gap <= 4 && low + gap + high <= 8, "{low} {gap} {high}");
+        }
+    }
+
+    /// One of two runs is listed and in the large pool. The other one belongs to the same range only if both consist of pages
+    /// of that pool, counted from the lower one.
+    #[test]
+    fn runs_of_one_range_have_the_same_pages() {
+        for (listed_first, bytes, offset) in [true, false].into_iter().flat_map(|listed_first| {
+            (1..21).flat_map(move |size| (0..21).map(move |offset| (listed_first, 2 * size * MIB, 2 * offset * MIB)))
+        }) {
+            let run = |address, total, is_listed| {
+                let (stream, large, expandable, pool) = (0, true, true, PoolId::DEFAULT);
+                EarlySegment { address, total, stream, large, expandable, pool, is_listed }
+            };
+            let far = BASE + (1 << 36) / (20 * MIB) * (20 * MIB) + offset;
+            let runs = if listed_first {
+                [run(BASE, 40 * MIB, true), run(far, bytes, false)]
+            } else {
+                [run(BASE, bytes, false), run(far, 40 * MIB, true)]
+            };
+            let found = cut(&runs, &[], &[], &policy()).expect("the runs do not overlap").segments.len();
+            let is_one = bytes.is_multiple_of(20 * MIB) && offset.is_multiple_of(20 * MIB);
+            assert_eq!(found == 1, is_one, "{listed_first} {bytes} {offset}");
         }
     }
 }

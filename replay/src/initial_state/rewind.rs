@@ -454,7 +454,10 @@ mod tests {
                 let mut expected = Vec::new();
                 let mut at = 0;
                 while at < 16 {
-                    let Some(page) = pages[at] else { at += 1; continue };
+                    let Some(page) = pages[at] else {
+                        at += 1;
+                        continue;
+                    };
                     let whole = run_around(&pages, at, at + 1);
                     expected.push((100 + whole.start as u64, whole.len() as u64, page));
                     at = whole.end;

@@ -430,7 +430,10 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(300))]
         /// Compares with trying all stretches of blocks. The first of equally good ones counts, which ends first.
         #[test]
-        fn the_least_stretch_is_the_first_with_the_fewest_bytes_in_use(blocks in vec((1..5_u64, 0..3_u8), 0..9), bytes in 1..24_u64) {
+        fn the_least_stretch_is_the_first_with_the_fewest_bytes_in_use(
+            blocks in vec((1..5_u64, 0..3_u8), 0..9),
+            bytes in 1..24_u64,
+        ) {
             let blocks = segment((0, &blocks)).blocks;
             let all = (0..blocks.len()).flat_map(|from| (from + 1..=blocks.len()).map(move |to| from..to));
             let long = all.filter(|stretch| sizes(&blocks[stretch.clone()]) >= bytes);
@@ -445,13 +448,17 @@ mod tests {
 
         /// Compares with releasing one segment after the other: the least used for its size, and among equals the lowest.
         #[test]
-        fn segments_are_released_until_enough_bytes_are(segments in vec(vec((1..5_u64, 0..3_u8), 1..5), 0..5), bytes in 0..40_u64) {
+        fn segments_are_released_until_enough_bytes_are(
+            segments in vec(vec((1..5_u64, 0..3_u8), 1..5), 0..5),
+            bytes in 0..40_u64,
+        ) {
             let segments: Vec<SegmentInfo> = segments.iter().enumerate().map(segment).collect();
             let (mut rest, mut chosen, mut released) = (segments.clone(), Vec::new(), 0);
             while released < bytes && !rest.is_empty() {
                 let used = |segment: &SegmentInfo| sizes(&in_use(&segment.blocks));
                 // Compares fractions without dividing; the segments are in the order of their addresses.
-                let is_least = |one: &SegmentInfo| rest.iter().all(|other| used(one) * other.total.get() <= used(other) * one.total.get());
+                let is_least =
+                    |one: &SegmentInfo| rest.iter().all(|other| used(one) * other.total.get() <= used(other) * one.total.get());
                 let place = rest.iter().position(is_least).expect("one of them is least");
                 let segment = rest.remove(place);
                 released += segment.total.get();
@@ -465,7 +472,10 @@ mod tests {
 
         /// Compares with looking at each segment and each block alone.
         #[test]
-        fn pinned_segments_are_those_around_blocks_in_the_way(segments in vec(vec((1..5_u64, 0..3_u8), 1..5), 0..5), ways in any::<u32>()) {
+        fn pinned_segments_are_those_around_blocks_in_the_way(
+            segments in vec(vec((1..5_u64, 0..3_u8), 1..5), 0..5),
+            ways in any::<u32>(),
+        ) {
             let segments: Vec<SegmentInfo> = segments.iter().enumerate().map(segment).collect();
             let of = |segment: &SegmentInfo| Room::of(&[segment]);
             let used: Vec<BlockInfo> = segments.iter().flat_map(|segment| in_use(&segment.blocks)).collect();
@@ -483,8 +493,14 @@ mod tests {
             let pinned: Vec<Pinned> = segments.iter().filter_map(|segment| Pinned::of(segment, &in_the_way)).collect();
             let mut expected = Vec::new();
             for segment in &segments {
-                let count = in_the_way.iter().filter(|way| segment.blocks.iter().any(|block| block.address.get() == way.address)).count();
-                let free: Vec<u64> = segment.blocks.iter().filter(|block| block.state == BlockActivity::Inactive).map(|block| block.size.get()).collect();
+                let count =
+                    in_the_way.iter().filter(|way| segment.blocks.iter().any(|block| block.address.get() == way.address)).count();
+                let free: Vec<u64> = segment
+                    .blocks
+                    .iter()
+                    .filter(|block| block.state == BlockActivity::Inactive)
+                    .map(|block| block.size.get())
+                    .collect();
                 let (free_bytes, largest_hole_bytes) = (free.iter().sum(), free.iter().copied().max().unwrap_or(0));
                 prop_assert_eq!(of(segment), Room { free_bytes, largest_hole_bytes, holes: free.len() as u64 });
                 if count > 0 {
@@ -508,14 +524,18 @@ mod tests {
                 pinned,
             };
             for way in &in_the_way {
-                let around = segments.iter().find(|segment| segment.blocks.iter().any(|block| block.address.get() == way.address));
+                let around =
+                    segments.iter().find(|segment| segment.blocks.iter().any(|block| block.address.get() == way.address));
                 prop_assert_eq!(excess.pinned_by(way).map(|pinned| pinned.address), around.map(|segment| segment.address.get()));
             }
         }
 
         /// Compares with the events before the refused request, for each buffer that is live there.
         #[test]
-        fn what_is_known_of_a_block_follows_from_the_events(steps in vec((any::<bool>(), 0..8_usize), 1..16), until in 0..16_usize) {
+        fn what_is_known_of_a_block_follows_from_the_events(
+            steps in vec((any::<bool>(), 0..8_usize), 1..16),
+            until in 0..16_usize,
+        ) {
             let (mut events, mut live, mut count) = (Vec::new(), Vec::new(), 0);
             for (allocates, number) in steps {
                 if allocates || live.is_empty() {
@@ -529,11 +549,15 @@ mod tests {
             let until = until % events.len();
             let workload = Workload { name: "test".into(), events, ..Workload::default() };
             let at = |wanted: Event| workload.events.iter().position(|event| *event == wanted);
-            let size = |buffer: u32| workload.events.iter().find_map(|event| match *event {
-                Event::Allocate { buffer: of, bytes, .. } if of == buffer => Some(bytes),
-                _ => None,
-            });
-            let requested = |buffer: u32| at(Event::Allocate { buffer, bytes: size(buffer).expect("it is requested"), stream: 0 }).expect("it is requested");
+            let size = |buffer: u32| {
+                workload.events.iter().find_map(|event| match *event {
+                    Event::Allocate { buffer: of, bytes, .. } if of == buffer => Some(bytes),
+                    _ => None,
+                })
+            };
+            let requested = |buffer: u32| {
+                at(Event::Allocate { buffer, bytes: size(buffer).expect("it is requested"), stream: 0 }).expect("it is requested")
+            };
             let between = |from: usize, to: usize| {
                 workload.events[from + 1..to].iter().filter(|event| matches!(event, Event::Allocate { .. })).count() as u64
             };
@@ -548,8 +572,10 @@ mod tests {
                     state: BlockActivity::Allocated,
                 };
                 let found = lives.in_the_way(&block, &FxHashMap::from_iter([(64, buffer)]));
-                let same: Vec<u32> = older.iter().copied().filter(|&other| other != buffer && size(other) == size(buffer)).collect();
-                let mut lifetimes: Vec<u64> = same.iter().filter_map(|&other| Some(between(requested(other), freed(other)?))).collect();
+                let same: Vec<u32> =
+                    older.iter().copied().filter(|&other| other != buffer && size(other) == size(buffer)).collect();
+                let mut lifetimes: Vec<u64> =
+                    same.iter().filter_map(|&other| Some(between(requested(other), freed(other)?))).collect();
                 lifetimes.sort_unstable();
                 let spread = lifetimes.first().map(|&least| Spread {
                     least,

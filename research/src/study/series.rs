@@ -254,7 +254,9 @@ mod tests {
             };
             let parts = all.chunk_by(|one, other| one.event / step == other.event / step);
             let mut expected: Vec<usize> = parts
-                .flat_map(|part| [first(part, &|point| point.all.reserved_bytes), first(part, &|point| point.all.allocated_bytes)])
+                .flat_map(|part| {
+                    [first(part, &|point| point.all.reserved_bytes), first(part, &|point| point.all.allocated_bytes)]
+                })
                 .chain([all.last().map(|point| point.event)])
                 .flatten()
                 .collect();

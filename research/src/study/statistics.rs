@@ -332,8 +332,10 @@ mod tests {
         /// Compares with trying all assignments of signs, with each rank counted as the mean of the places that it shares.
         #[test]
         fn a_signed_rank_test_counts_all_assignments_of_signs(sizes in vec(-3..4_i32, 0..9)) {
-            let differences: Vec<f64> =
-                sizes.iter().map(|&size| if size.abs() == 3 { f64::INFINITY.copysign(size.into()) } else { size.into() }).collect();
+            let differences: Vec<f64> = sizes
+                .iter()
+                .map(|&size| if size.abs() == 3 { f64::INFINITY.copysign(size.into()) } else { size.into() })
+                .collect();
             let kept: Vec<f64> = differences.iter().copied().filter(|difference| *difference != 0.0).collect();
             let rank = |of: &f64| {
                 let smaller = kept.iter().filter(|other| other.abs() < of.abs()).count();

@@ -463,13 +463,21 @@ mod tests {
             let levels: Vec<u64> = (0..events.len()).map(|last| live_bytes(&events[..=last])).collect();
             let peak = (0..levels.len()).find(|&at| levels.iter().all(|&level| level <= levels[at])).expect("an event");
             // The number of borders between two events: where steps begin, and where the last one ends.
-            let borders = |from: usize, to: usize| begins.iter().chain([&end]).filter(|&&border| from < border && border <= to).count();
+            let borders =
+                |from: usize, to: usize| begins.iter().chain([&end]).filter(|&&border| from < border && border <= to).count();
             let mut expected: BTreeMap<(Phase, u64, Option<u64>, Lifetime), [u64; 3]> = BTreeMap::new();
             for (at, event) in events.iter().enumerate() {
                 let Event::Allocate { buffer, bytes, .. } = *event else { continue };
                 let freed = events.iter().position(|event| *event == free(buffer));
-                let phase = if at < begins[0] { Phase::Setup } else if at < end { Phase::Steps } else { Phase::End };
-                let requests = |to: usize| events[at + 1..to].iter().filter(|event| matches!(event, Event::Allocate { .. })).count();
+                let phase = if at < begins[0] {
+                    Phase::Setup
+                } else if at < end {
+                    Phase::Steps
+                } else {
+                    Phase::End
+                };
+                let requests =
+                    |to: usize| events[at + 1..to].iter().filter(|event| matches!(event, Event::Allocate { .. })).count();
                 let lifetime = freed.map_or(Lifetime::Kept, |to| class_of(requests(to), borders(at, to)));
                 let above = SIZES.iter().copied().filter(|&size| size < bytes).max().unwrap_or(0);
                 let up_to = SIZES.iter().copied().find(|&size| bytes <= size);
@@ -490,7 +498,10 @@ mod tests {
         #[test]
         fn a_spread_is_that_of_the_sorted_lifetimes(lifetimes in vec(0..9_u64, 0..9)) {
             let found = Spread::of(lifetimes.clone());
-            prop_assert_eq!(found.map(|spread| (spread.least, spread.greatest)), lifetimes.iter().min().copied().zip(lifetimes.iter().max().copied()));
+            prop_assert_eq!(
+                found.map(|spread| (spread.least, spread.greatest)),
+                lifetimes.iter().min().copied().zip(lifetimes.iter().max().copied())
+            );
             if let Some(Spread { median, .. }) = found {
                 let below = lifetimes.iter().filter(|&&lifetime| lifetime < median).count();
                 let above = lifetimes.iter().filter(|&&lifetime| lifetime > median).count();
