@@ -56,10 +56,15 @@ fn id(pool: parkade_pool) -> PoolId {
     PoolId(pool.first, pool.second)
 }
 
-/// Adds an entry to a list of them.
+/// The entries that an observer has received.
+#[derive(Default)]
+struct Seen {
+    entries: Vec<parkade_entry>,
+}
+
 unsafe extern "C" fn observe(user: *mut c_void, entry: *const parkade_entry) {
-    // SAFETY: `user` is the list that was passed with this function, and the entry is valid for the call.
-    unsafe { (*user.cast::<Vec<parkade_entry>>()).push(*entry) };
+    // SAFETY: `user` was passed with this function, and the entry is valid for the call.
+    unsafe { (*user.cast::<Seen>()).entries.push(*entry) };
 }
 
 fn status_of(error: &AllocError) -> parkade_status {
@@ -73,7 +78,7 @@ fn status_of(error: &AllocError) -> parkade_status {
 /// An allocator behind the C interface and a core of its own kind, which get the same calls.
 struct Pair {
     allocator: *mut parkade_allocator,
-    seen: Box<Vec<parkade_entry>>,
+    seen: Box<Seen>,
     core: Allocator<SimDevice, PyTorch, Vec<TraceEntry>>,
     live: Vec<(*mut c_void, Allocation)>,
 }
@@ -88,8 +93,8 @@ impl Drop for Pair {
 impl Pair {
     fn new(settings: &str, profile: &'static Profile) -> Pair {
         let allocator = create(settings, profile.name);
-        let mut seen = Box::new(Vec::new());
-        // SAFETY: the list lives longer than the allocator, which is used by this thread only.
+        let mut seen = Box::<Seen>::default();
+        // SAFETY: `seen` lives longer than the allocator, which is used by this thread only.
         assert_eq!(unsafe { parkade_set_observer(allocator, Some(observe), ptr::from_mut(&mut *seen).cast()) }, PARKADE_OK);
         let policy = PyTorch::of(profile, Settings::from_environment_as(&profile.dialect, settings).expect("settings"));
         let core = Allocator::new(SimDevice::new(SimOptions::new(Bytes(CAPACITY))), policy, Vec::new());
@@ -209,14 +214,15 @@ impl Pair {
 
     /// Compares everything that both have done and know.
     fn compare(&mut self) {
-        let ours = self.seen.iter().map(|entry| (entry.action as i32, entry.address, entry.size, entry.stream, id(entry.pool)));
+        let ours =
+            self.seen.entries.iter().map(|entry| (entry.action as i32, entry.address, entry.size, entry.stream, id(entry.pool)));
         let theirs = self
             .core
             .observer()
             .iter()
             .map(|entry| (action_of(entry.action), entry.address, entry.size, entry.stream.get(), entry.pool));
         assert_eq!(ours.collect::<Vec<_>>(), theirs.collect::<Vec<_>>());
-        self.seen.clear();
+        self.seen.entries.clear();
         self.core.observer_mut().clear();
         let mut stats = std::mem::MaybeUninit::<parkade_stats>::zeroed();
         // SAFETY: the allocator is used by this thread only, and zeroes are numbers.
