@@ -12,7 +12,7 @@ use parkade::policy::{Policy, PolicyFault};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stats};
 use parkade::texts::RescueTried;
-use parkade::trace::TraceAction;
+use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
 use parkade::{AllocError, BlockView, CheckpointError, FreeError, PoolCheckpoint, PoolSlot};
 use parkade_sim::CallName;
@@ -666,8 +666,14 @@ impl Books {
         // PyTorch's ladder may take memory from a pool in use during a capture (spec 2.7, 2.9).
         if !core.policy().releases_during_captures() {
             let is_deferring = self.was_deferring && self.should_defer(caller);
-            // On a device that waits in captures, handles may be moved and broken at any time.
-            let may_unmap = !caller.broken.is_empty() || self.expected.wrong_answers;
+            // On a device that waits in captures, handles may be moved and broken at any time. A private pool in use may lose memory
+            // that it has never handed out.
+            let may_move = !caller.broken.is_empty() || self.expected.wrong_answers;
+            let has_own_ranges = core.policy().pytorch().is_none() && !core.policy().lends_to_pools();
+            let may_unmap = |entry: &TraceEntry| match entry.pool {
+                PoolId::DEFAULT => may_move,
+                _ => has_own_ranges && self.mappings.was_untouched(entry.address),
+            };
             self.routing.check_kept(caller.entries(), is_deferring, may_unmap)?;
         }
         let profile = core.policy().profile();

@@ -24,12 +24,15 @@ pub(super) struct Mappings {
     /// For each reserved range from which a private pool has handed out a block: the end of the last address that it has handed
     /// out.
     handed_out: BTreeMap<u64, u64>,
+    /// The same before the current step.
+    handed_out_before: BTreeMap<u64, u64>,
 }
 
 impl Mappings {
     /// Follows the device calls of a step, and the blocks that private pools handed out in it. `saved` is a pool that was saved,
     /// all of whose memory counts as handed out.
     pub(super) fn follow(&mut self, caller: &mut Caller, saved: Option<PoolId>) {
+        self.handed_out_before.clone_from(&self.handed_out);
         for (place, call) in caller.calls.iter().enumerate().filter(|(_, call)| call.done) {
             match call.name {
                 CallName::MemMap => {
@@ -57,6 +60,12 @@ impl Mappings {
                 *last = end.max(*last);
             }
         }
+    }
+
+    /// Returns whether a private pool had handed out nothing at or behind this address, in the reserved range that holds it, before
+    /// the current step.
+    pub(super) fn was_untouched(&self, address: u64) -> bool {
+        self.handed_out_before.range(..=address).next_back().is_none_or(|(_, &end)| end <= address)
     }
 
     /// Compares the handles that the heap shows in its free blocks.

@@ -366,9 +366,11 @@ impl Player {
     /// everything that its rules allow has been released. At most `waiting` blocks were pending; if there were any, a
     /// policy that does not search again after waiting may have missed one.
     fn check_refusal(&mut self, step: Step, waiting: usize) -> Result<(), Broken> {
-        // As in PyTorch, pools that serve when memory runs out are searched once, before any wait.
+        // As in PyTorch, pools that serve when memory runs out are searched once, before any wait and before memory is released, which
+        // returns free blocks to the streams of their segments.
         let serves = self.books.as_ref().is_some_and(|books| books.routing.has_serving());
-        if waiting > 0 && (serves || !self.habits.looks_after_waiting) {
+        let returns = waiting > 0 || self.caller.core.policy().has_transferred();
+        if serves && returns || waiting > 0 && !self.habits.looks_after_waiting {
             return Ok(());
         }
         let overlooked = self.caller.core.policy().notes().overlooked;

@@ -145,15 +145,21 @@ impl Routing {
     }
 
     /// Checks that no memory was taken from a pool in use, nor from the default pool while waiting is deferred (spec 2.10),
-    /// except pages if `may_unmap` is set.
+    /// except pages that `may_unmap` names.
     ///
     /// # Errors
     /// If any memory was taken.
-    pub(super) fn check_kept(&self, entries: &[TraceEntry], is_deferring: bool, may_unmap: bool) -> Result<(), Broken> {
+    pub(super) fn check_kept(
+        &self,
+        entries: &[TraceEntry],
+        is_deferring: bool,
+        may_unmap: impl Fn(&TraceEntry) -> bool,
+    ) -> Result<(), Broken> {
         let is_gone = |entry: &&TraceEntry| matches!(entry.action, TraceAction::SegmentFree | TraceAction::SegmentUnmap);
         for entry in entries.iter().filter(is_gone) {
-            let is_excused = may_unmap && entry.action == TraceAction::SegmentUnmap;
-            let is_kept = if entry.pool == PoolId::DEFAULT { is_deferring && !is_excused } else { self.uses(entry.pool) > 0 };
+            let is_excused = entry.action == TraceAction::SegmentUnmap && may_unmap(entry);
+            let must_stay = if entry.pool == PoolId::DEFAULT { is_deferring } else { self.uses(entry.pool) > 0 };
+            let is_kept = must_stay && !is_excused;
             ensure(Law::Pools, !is_kept, || format!("{entry:?}, while {self:?}"))?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use parkade::policy::Policy;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
 use parkade::{BlockId, BlockView, GrowthView, Neighbour, PoolSlot};
@@ -27,12 +28,14 @@ pub(super) fn check(caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Bro
     let heap = caller.core.heap();
     let ranges = caller.device.reserved_ranges();
     for slot in heap.pool_slots() {
+        let policy = caller.core.policy();
+        let has_parts = policy.has_transferred() || policy.lends_to_pools() && slot != PoolSlot::default_pool(slot.class());
         let free: Vec<BlockView> = heap.free_blocks(slot).collect();
         for (place, block) in free.iter().enumerate() {
             let next = free.get(place + 1).filter(|next| next.stream == block.stream).copied();
             let seen = heap.following(block.id);
             ensure(Law::Placement, seen == next, || format!("{seen:?} follows {block:?}, expected {next:?}"))?;
-            let (seen, expected) = (heap.is_idle(block.id), is_idle(block, segments, &ranges));
+            let (seen, expected) = (heap.is_idle(block.id), is_idle(block, segments, &ranges, has_parts));
             ensure(Law::Placement, expected.is_none_or(|expected| seen == expected), || {
                 format!("the segment of {block:?} counts as idle: {seen}")
             })?;
@@ -43,8 +46,9 @@ pub(super) fn check(caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Bro
 }
 
 /// Returns whether nothing else in the block's segment, or in its reserved range, is in use; `None` for a range of which
-/// another stream or a private pool has a part, because such a part is a segment too.
-fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>) -> Option<bool> {
+/// another stream or a private pool has a part, because such a part is a segment too. If `has_parts` is set, all segments in the
+/// range may be parts, even if they have one owner.
+fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>, has_parts: bool) -> Option<bool> {
     let at = block.address.get();
     let range = ranges.range(..=at).next_back().map(|(&base, &size)| base..base + size).filter(|range| range.contains(&at));
     let belongs = |segment: &&SegmentInfo| {
@@ -55,7 +59,8 @@ fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u
         }
     };
     let own: Vec<&SegmentInfo> = segments.iter().filter(belongs).collect();
-    let is_whole = own.windows(2).all(|pair| (pair[0].pool, pair[0].stream) == (pair[1].pool, pair[1].stream));
+    let is_same = |pair: &[&SegmentInfo]| (pair[0].pool, pair[0].stream) == (pair[1].pool, pair[1].stream);
+    let is_whole = own.windows(2).all(|pair| is_same(pair) && !has_parts);
     let mut blocks = own.iter().flat_map(|segment| &segment.blocks);
     is_whole.then(|| blocks.all(|block| block.state == BlockActivity::Inactive))
 }
