@@ -16,6 +16,7 @@ use parkade::units::{Bytes, MIB, PoolClass, PoolId};
 use parkade::{AllocError, PoolError};
 use parkade_sim::CallName;
 
+use super::super::table::Table;
 use super::{Deed, FreeBlock, Made, Reference, State, Wanted, add};
 use crate::backend::MadeCall;
 use crate::reference_model::graphs::Part;
@@ -390,6 +391,8 @@ impl Reference {
             self.waited_for.insert(self.hash_of_stream(stream), stream);
             self.queues.entry(stream).or_default().push_back((event, address));
         }
+        // PyTorch moves the uses out of the block, whose table then has no buckets.
+        self.block_mut(address).uses = Table::default();
         Ok(())
     }
 
