@@ -189,7 +189,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Waits for the segment's stream and unmaps the whole pages inside a free block. Frees the addresses when the
-    /// entire segment is unmapped (spec 4.6, 4.7).
+    /// entire segment is unmapped (spec 4.6, 4.7). Does nothing while the stream is captured.
     pub(super) fn unmap_block(&mut self, index: u32, freed: Freed) -> Result<(), AllocError> {
         self.bring_home(index)?;
         if self.is_away(index) {
@@ -204,7 +204,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let begin = (address - base).div_ceil(page);
         let end = (address - base + size) / page;
         let Range { start: begin, end } = range.whole_handles(begin..end.max(begin));
-        if begin >= end {
+        if begin >= end || self.is_captured(stream) {
             return Ok(());
         }
         self.device.synchronize_stream(stream)?;
@@ -213,6 +213,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.account_unmapped(index, base + begin * page, (done - begin) * page, pool, base)?;
         }
         outcome
+    }
+
+    /// Whether the stream takes part in a capture, or the device does not know: the driver would refuse to wait for it,
+    /// and the capture would become invalid (facts: Graph captures). PyTorch does not ask, and waits.
+    fn is_captured(&mut self, stream: StreamId) -> bool {
+        !self.policy.releases_during_captures() && !matches!(self.device.capture(stream), Ok(None))
     }
 
     /// Unmaps pages in order, up to the first failure. Returns the index of the page at which it stopped.

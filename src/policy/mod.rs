@@ -86,7 +86,7 @@ impl Rung {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Relief {
     /// Release these free blocks to the device, in this order, and then ask the device for the segment, depending on
-    /// `attempt`.
+    /// `attempt`. Pages of an expandable segment stay while the segment's stream is captured.
     Release {
         /// Whole segments, or blocks of expandable segments.
         blocks: Vec<BlockId>,

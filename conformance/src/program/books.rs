@@ -167,7 +167,7 @@ impl Books {
     /// # Errors
     /// The first broken law.
     pub(super) fn after(&mut self, caller: &mut Caller, step: Step, seen: &Answer) -> Result<(), Broken> {
-        check_uncaptured(caller)?;
+        check_uncaptured(caller, self.was_pending)?;
         match seen {
             Answer::Allocated(_) => {
                 self.count_carried_out(caller);
@@ -732,15 +732,27 @@ fn copied_bytes(caller: &Caller) -> u64 {
     caller.broken.iter().flat_map(|broken| &broken.kept).map(|(_, bytes)| bytes).sum()
 }
 
-/// Checks that no work of a captured stream was ordered before other work, or the reverse: the driver would add it to the graph.
-fn check_uncaptured(caller: &Caller) -> Result<(), Broken> {
+/// Checks that no work of a captured stream was ordered before other work, or the reverse, because the driver would add it to the graph,
+/// and that the host neither waited for such a stream nor asked whether it is idle, because the driver would refuse and the capture would
+/// be invalid (facts: Graph captures). PyTorch's policies wait for the streams of expandable segments without asking about captures. If
+/// blocks are pending, a recorded event may be the program's.
+fn check_uncaptured(caller: &Caller, was_pending: bool) -> Result<(), Broken> {
     let captured = caller.captured_streams();
     let is_captured = |call: &MadeCall| captured.iter().any(|stream| stream.get() == call.stream);
-    let orders = |pair: &&[MadeCall]| {
-        (pair[0].name, pair[1].name) == (CallName::EventRecord, CallName::StreamWaitEvent) && pair[0].event == pair[1].event
+    let asks = !caller.core.policy().releases_during_captures();
+    let is_wrong = |place: &usize| {
+        let call = &caller.calls[*place];
+        let before = place.checked_sub(1).map(|before| &caller.calls[before]);
+        let recorded = before.filter(|before| before.name == CallName::EventRecord && before.event == call.event);
+        match call.name {
+            CallName::StreamSynchronize => asks && is_captured(call),
+            CallName::EventQuery => asks && !was_pending && recorded.is_some_and(is_captured),
+            CallName::StreamWaitEvent => recorded.is_some_and(|recorded| is_captured(recorded) || is_captured(call)),
+            _ => false,
+        }
     };
-    let call = caller.calls.windows(2).filter(orders).flatten().find(|call| is_captured(call));
-    ensure(Law::Pools, call.is_none(), || format!("the allocator called {call:?} on a stream that is being captured"))
+    let call = (0..caller.calls.len()).find(is_wrong).map(|place| &caller.calls[place]);
+    ensure(Law::Pools, call.is_none(), || format!("the allocator called {call:?} for a stream that is being captured"))
 }
 
 /// Checks that a request for an address got that address.

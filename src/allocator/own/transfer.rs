@@ -230,11 +230,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !block.is_expandable() {
             return Err(self.fault("remaps a block that is not in an expandable segment").into());
         }
-        // Unmapping waits for the segment's stream.
-        let stream = self.reservations.holding(block.address).map(|(_, range)| range.stream);
-        if stream.is_some_and(|stream| !self.may_wait_for(stream)) {
-            return Ok(());
-        }
         self.unmap_block(index, Freed::Spare)
     }
 }
