@@ -5,7 +5,7 @@
 //!
 //! A restore frees all of the pool's blocks and then splits the saved segments again, block by block: it hands out
 //! every saved block, then frees the blocks that were free when saved. Statistics and trace entries show exactly these
-//! allocations and frees. [`Fit`] checks that the checkpoint fits before anything changes.
+//! allocations and frees. `Fit` checks that the checkpoint fits before anything changes.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
