@@ -222,6 +222,8 @@ fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
 pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
         [] => return Err(DecompressError::Empty),
+        // One of the numbers that begin a skippable frame begins with `[`.
+        inner if detect(inner) != Compression::None => "a file that has been compressed twice",
         [b'P', b'K', 3 | 5, 4 | 6, ..] => {
             "a zip archive (torch.save?; unzip -p FILE > snapshot.pickle extracts a snapshot from it)"
         }
@@ -239,7 +241,6 @@ pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
         [0xef, 0xbb, 0xbf, b'{' | b'[', ..] => "JSON that begins with a byte order mark (save it without the mark)",
         _ if bytes.starts_with(b"SQLite format 3\0") => "an SQLite database (from Nsight Systems?)",
         _ if bytes.get(257..262) == Some(b"ustar") => "a tar archive (tar -xf FILE extracts the snapshot from it)",
-        [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file that has been compressed twice",
         _ => return Ok(()),
     };
     Err(DecompressError::OtherKind { kind })
@@ -444,6 +445,50 @@ mod tests {
             include_bytes!("../tests/data/n.xz.bin").to_vec(),
             include_bytes!("../tests/data/n.zst.bin").to_vec(),
         ]
+    }
+
+    /// Returns the numbers that begin a skippable frame, from the Zstandard specification.
+    fn skippable() -> impl Iterator<Item = [u8; 4]> {
+        (0x184d_2a50_u32..=0x184d_2a5f).map(u32::to_le_bytes)
+    }
+
+    #[test]
+    fn a_signature_is_recognised_and_nothing_beside_it() {
+        let zstd =
+            [0xfd2f_b528_u32.to_le_bytes()].into_iter().chain(skippable()).map(|magic| (magic.to_vec(), Compression::Zstd));
+        let others = [(vec![0x1f, 0x8b], Compression::Gzip), (b"\xfd7zXZ\0".to_vec(), Compression::Xz)];
+        let signatures: Vec<(Vec<u8>, Compression)> = zstd.chain(others).collect();
+        let expected = |bytes: &[u8]| {
+            let found = signatures.iter().find(|(signature, _)| bytes.starts_with(signature));
+            found.map_or(Compression::None, |&(_, compression)| compression)
+        };
+        for (signature, compression) in &signatures {
+            assert_eq!(detect(&[signature, &b"data"[..]].concat()), *compression, "{signature:x?}");
+            for length in 0..=signature.len() {
+                assert_eq!(detect(&signature[..length]), expected(&signature[..length]), "{length} bytes of {signature:x?}");
+            }
+            for (place, byte) in (0..signature.len()).flat_map(|place| (0..=u8::MAX).map(move |byte| (place, byte))) {
+                let mut changed = signature.clone();
+                changed[place] = byte;
+                assert_eq!(detect(&changed), expected(&changed), "{changed:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn skippable_frames_are_skipped_wherever_they_are() {
+        let [.., frame] = compressed();
+        for (number, magic) in skippable().enumerate() {
+            let skipped = [&magic[..], &(number as u32).to_le_bytes(), &[0x28; 16][..number]].concat();
+            for parts in [[&skipped[..], &frame], [&frame, &skipped]] {
+                assert_eq!(decompress(&parts.concat()).expect("a file").as_ref(), vec![b'N'; 100_000], "{magic:x?}");
+            }
+            assert_eq!(decompress(&[&frame[..], &skipped, &frame].concat()).expect("a file").len(), 200_000, "{magic:x?}");
+            let error = decompress(&skipped[..7]).expect_err("its length is cut short");
+            assert!(matches!(error, DecompressError::Damaged { compression: Compression::Zstd, .. }), "{error}");
+            let twice = refuse_other_kinds(&skipped).expect_err("the first data of a file");
+            assert!(twice.to_string().contains("compressed twice"), "{twice}");
+        }
     }
 
     #[test]

@@ -266,6 +266,9 @@ pub(super) fn by_times(messages: &[LoggedMessage], left_out: &LeftOut) -> Option
 
 #[cfg(test)]
 mod tests {
+    #[cfg(not(target_family = "wasm"))]
+    use proptest::prelude::*;
+
     use super::*;
     use crate::message::{Size, Source};
 
@@ -292,6 +295,78 @@ mod tests {
         assert_eq!(first("12:00:07"), Some(("12:00:00".to_owned(), Some(0))));
         for last in ["11:59:00", "12:00:00", "2024-05-01 12:00:07", "no time"] {
             assert_eq!(first(last), None, "{last}");
+        }
+    }
+
+    /// Returns the messages that are drawn: two whole ones, and truncated ones that belong to both, to one or to none of them.
+    #[cfg(not(target_family = "wasm"))]
+    fn forms() -> Vec<OutOfMemoryMessage> {
+        let size = |bytes| Some(Size { bytes, within: 0 });
+        let of = |tried, free, total| {
+            let is_complete = total > 0;
+            let (tried, free) = (size(tried), (free > 0).then_some(free).and_then(size));
+            OutOfMemoryMessage { tried, free, total: size(total), is_complete, ..OutOfMemoryMessage::of(Source::PyTorch) }
+        };
+        let cut = |tried, free| OutOfMemoryMessage { total: None, ..of(tried, free, 0) };
+        vec![of(8, 2, 99), of(8, 3, 99), cut(8, 0), cut(8, 2), cut(8, 3), cut(8, 4), cut(9, 0)]
+    }
+
+    /// Returns the groups of messages that count as one, from the description of [`distinct`].
+    #[cfg(not(target_family = "wasm"))]
+    fn groups(messages: &[LoggedMessage]) -> Vec<Vec<&LoggedMessage>> {
+        let mut ordered: Vec<&LoggedMessage> = messages.iter().collect();
+        ordered.sort_by_key(|message| (!message.message.is_complete, message.rank.is_none(), message.line));
+        let mut groups: Vec<Vec<&LoggedMessage>> = Vec::new();
+        for message in ordered {
+            let of_its_rank = |group: &Vec<&LoggedMessage>| message.rank.is_none() || message.rank == group[0].rank;
+            let is_same = |group: &Vec<&LoggedMessage>| of_its_rank(group) && group[0].message == message.message;
+            let is_part = |group: &Vec<&LoggedMessage>| {
+                let (part, whole) = (&message.message, &group[0].message);
+                of_its_rank(group) && !part.is_complete && whole.is_complete && part.is_part_of(whole)
+            };
+            match groups.iter().position(is_same).or_else(|| groups.iter().position(is_part)) {
+                Some(group) => groups[group].push(message),
+                None => groups.push(vec![message]),
+            }
+        }
+        groups
+    }
+
+    #[cfg(not(target_family = "wasm"))]
+    proptest! {
+        /// In any order of whole and truncated messages, each occurrence counts exactly once.
+        #[test]
+        fn each_occurrence_counts_towards_the_message_that_it_repeats(
+            drawn in proptest::collection::vec((0..3_u32, 0..7_usize, 1..4_usize, any::<bool>()), 0..14),
+        ) {
+            let forms = forms();
+            let (mut messages, mut logged) = (Messages::default(), Vec::new());
+            for (place, (rank, form, times, is_timed)) in drawn.into_iter().enumerate() {
+                let time = is_timed.then(|| LogTime::read(&format!("12:00:{place:02}"))).flatten();
+                let message = forms[form].clone();
+                logged.push(LoggedMessage { rank: rank.checked_sub(1), time, line: place + 1, times, message });
+            }
+            logged.iter().cloned().for_each(|message| messages.add(message));
+            let (found, left_out) = messages.end();
+            let mut expected = groups(&logged);
+            expected.sort_by_key(|group| group.iter().map(|message| message.line).min());
+            let shown = |message: &LoggedMessage| (message.rank, message.message.clone(), message.line, message.times);
+            let of_group = |group: &Vec<&LoggedMessage>| {
+                let line = group.iter().map(|message| message.line).min().unwrap_or(0);
+                let times = group.iter().map(|message| message.times).sum();
+                (group[0].rank, group[0].message.clone(), line, times)
+            };
+            prop_assert_eq!(found.iter().map(shown).collect::<Vec<_>>(), expected.iter().map(of_group).collect::<Vec<_>>());
+            prop_assert_eq!(left_out.messages, 0);
+            for (message, group) in found.iter().zip(&expected) {
+                // A message's own time is better than the time of a part of it.
+                let own = group.iter().filter(|one| (one.rank, &one.message) == (group[0].rank, &group[0].message));
+                match own.clone().find_map(|one| one.time.as_ref()) {
+                    Some(first) => prop_assert_eq!(message.time.as_ref(), Some(first)),
+                    None => prop_assert!(group.iter().map(|one| &one.time).any(|time| *time == message.time)),
+                }
+                prop_assert_eq!(message.time.is_some(), group.iter().any(|one| one.time.is_some()));
+            }
         }
     }
 }
