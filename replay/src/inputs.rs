@@ -215,4 +215,74 @@ mod tests {
         assert!(!older.has("num_device_alloc") && older.has("num_ooms"));
         assert_eq!(without("num_ooms"), Err(StatsFileError::Missing("num_ooms".to_owned())));
     }
+
+    /// Returns settings in which every value differs from the default, and from those of the strings of the test.
+    fn other_values() -> Settings {
+        Settings {
+            max_split_bytes: 96 << 20,
+            garbage_collection_threshold: 0.25,
+            expandable_segments: false,
+            roundup_power2_divisions: [2; 16],
+            graph_capture_record_stream_reuse: true,
+            release_lock_on_cudamalloc: true,
+            ..Settings::default()
+        }
+    }
+
+    /// Returns the values that a file states, if it states those of the six whose bits are set.
+    fn stating(bits: u32, text: Option<&str>, values: &Settings) -> RecordedSettings {
+        let has = |bit: u32| bits >> bit & 1 == 1;
+        RecordedSettings {
+            text: text.map(str::to_owned),
+            max_split_size: has(0).then_some(values.max_split_bytes.cast_signed()),
+            roundup_power2_divisions: has(1).then_some(values.roundup_power2_divisions),
+            garbage_collection_threshold: has(2).then_some(values.garbage_collection_threshold),
+            expandable_segments: has(3).then_some(values.expandable_segments),
+            graph_capture_record_stream_reuse: has(4).then_some(values.graph_capture_record_stream_reuse),
+            release_lock_on_cudamalloc: has(5).then_some(values.release_lock_on_cudamalloc),
+            has_newer_keys: false,
+        }
+    }
+
+    /// Returns the string's settings with those values that the file states.
+    fn combined(bits: u32, of_text: &Settings, values: &Settings) -> Settings {
+        let from = |bit: u32| if bits >> bit & 1 == 1 { values } else { of_text };
+        Settings {
+            max_split_bytes: from(0).max_split_bytes,
+            roundup_power2_divisions: from(1).roundup_power2_divisions,
+            garbage_collection_threshold: from(2).garbage_collection_threshold,
+            expandable_segments: from(3).expandable_segments,
+            graph_capture_record_stream_reuse: from(4).graph_capture_record_stream_reuse,
+            release_lock_on_cudamalloc: from(5).release_lock_on_cudamalloc,
+            ..of_text.clone()
+        }
+    }
+
+    #[test]
+    fn each_stated_value_counts_and_two_of_them_replace_a_refused_string() {
+        let accepted = "expandable_segments:True,max_split_size_mb:64,garbage_collection_threshold:0.5";
+        for text in [None, Some(""), Some(accepted), Some("nonsense"), Some("expandable_segments:True,nonsense:1")] {
+            let is_refused = text.is_some_and(|text| text.contains("nonsense"));
+            let mut of_text = Settings::default();
+            let parsed = of_text.apply_as(&Profile::PYTORCH_2_11.dialect, text.unwrap_or_default());
+            assert_eq!(parsed.is_err(), is_refused, "{text:?}");
+            for (bits, values) in (0..64).flat_map(|bits| [(bits, other_values()), (bits, of_text.clone())]) {
+                let found = ReplaySettings::of_recording(Some(&stating(bits, text, &values)));
+                if is_refused && bits & 0b11 != 0b11 {
+                    let error = parsed.clone().expect_err("a refusal");
+                    assert!(
+                        matches!(&found, Err(VerifyError::Settings { error: why, .. }) if *why == error),
+                        "{text:?} {bits:b}"
+                    );
+                    continue;
+                }
+                let settings = combined(bits, &of_text, &values);
+                let is_own = !is_refused && settings == of_text;
+                let origin = if is_own { SettingsOrigin::Recorded } else { SettingsOrigin::RecordedValues };
+                let expected =
+                    ReplaySettings { settings, origin, refusal: parsed.clone().err(), profile: &Profile::PYTORCH_2_11 };
+                assert_eq!(found.expect("settings"), expected, "{text:?} {bits:b}");
+            }
+        }
+    }
 }

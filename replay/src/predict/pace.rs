@@ -470,7 +470,7 @@ impl Clock {
         let done = (step.done_after_ns + (u128::from(within) * u128::from(place) / 1000) as u64) as i64;
         let freed = (step.began_ns + step.allocator_ns) as i64;
         let lag = done - freed;
-        // The time for which the GPU was idle before the free, or (if negative) the work that it still had to do.
+        // The time for which the GPU was idle before this work, and the work that it still had to do at the free.
         let idle = (freed - self.done_ns - lag * i64::from(self.variation.reach_permille) / 1000).max(0);
         let queued = (self.done_ns - freed).max(0);
         let worked = (done - self.done_ns.max(freed)).max(0);
@@ -509,6 +509,8 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use parkade::units::PoolId;
+    use proptest::collection;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -683,6 +685,156 @@ mod tests {
         assert_eq!(done(&pace(), slower, None), [26_500, 43_000, 44_100]);
     }
 
+    /// Every operation of a run: when it began, when the work on its memory was finished, and when it ended.
+    type Played = Vec<[u64; 3]>;
+
+    fn played(pace: &Pace, variation: Variation, driver_ns: &[Option<u64>]) -> Played {
+        let mut clock = Clock::new(variation);
+        let mut now_ns = 0;
+        let operation = |(operation, &spent)| {
+            let began_ns = clock.begins(pace, operation, now_ns);
+            let done_ns = clock.completes(pace, operation, began_ns);
+            now_ns = clock.ends(pace, operation, began_ns, began_ns, spent);
+            [began_ns, done_ns, now_ns]
+        };
+        driver_ns.iter().enumerate().map(operation).collect()
+    }
+
+    /// Runs the program beside a GPU that begins each piece of work when the piece before it is finished and the program has
+    /// submitted it.
+    fn simulated(pace: &Pace, variation: Variation, driver_ns: &[Option<u64>]) -> Played {
+        let part = |whole: u64, permille: u32| whole * u64::from(permille) / 1000;
+        // The times at which the GPU has no work left, in the recorded run and in this one.
+        let (mut recorded, mut predicted) = (0_i64, 0_i64);
+        let mut now = 0;
+        let mut played = Vec::new();
+        for (step, spent) in pace.steps.iter().zip(driver_ns) {
+            let advance = |to: u64, recorded: &mut i64, predicted: &mut i64| {
+                let more = (to as i64 - *recorded).max(0);
+                (*recorded, *predicted) = (*recorded + more, *predicted + more);
+            };
+            let began = if step.has_waited {
+                let late = predicted - recorded;
+                advance(step.began_ns, &mut recorded, &mut predicted);
+                (step.began_ns as i64 + late).max(now + step.own_ns.min(pace.wait_ns / 10) as i64)
+            } else {
+                now + part(step.own_ns, variation.program_permille) as i64
+            };
+            let done = (step.done_after_ns + part(step.done_before_ns - 1 - step.done_after_ns, variation.place_permille)) as i64;
+            let work = done - recorded.max(step.end_ns() as i64);
+            predicted = predicted.max(began) + work + work * (i64::from(variation.gpu_permille) - 1000) / 1000;
+            recorded = done;
+            let finished = predicted;
+            if let Some(drained) = step.drained_ns {
+                advance(drained, &mut recorded, &mut predicted);
+            }
+            let took = match spent {
+                None => step.allocator_ns,
+                Some(spent) => part(*spent * pace.driver_permille / 1000, variation.driver_permille),
+            };
+            now = began + took as i64;
+            played.push([began as u64, finished as u64, now as u64]);
+        }
+        played
+    }
+
+    /// The times of one operation: the program's and the allocator's, how long the work took at least and within which time it
+    /// was finished, whether the program waited for the GPU, when the GPU was drained, and the driver's time in another run.
+    type Times = (u64, u64, u64, u64, bool, Option<u64>, Option<u64>);
+
+    fn drawn_pace(times: &[Times], driver_permille: u64) -> (Pace, Vec<Option<u64>>) {
+        let (mut now_ns, mut done_ns, mut steps) = (0, 0, Vec::new());
+        for &(own_ns, allocator_ns, work_ns, within_ns, has_waited, drained, _) in times {
+            let began_ns = now_ns + own_ns;
+            now_ns = began_ns + allocator_ns;
+            done_ns = done_ns.max(if has_waited { began_ns } else { 0 }).max(now_ns) + work_ns;
+            let (done_after_ns, done_before_ns) = (done_ns, done_ns + 1 + within_ns);
+            done_ns += within_ns;
+            let drained_ns = drained.map(|after| began_ns + after.min(allocator_ns));
+            let step =
+                Step { own_ns, began_ns, allocator_ns, has_waited, drained_ns, done_after_ns, done_before_ns, ..Step::default() };
+            steps.push(step);
+        }
+        let pace = Pace { steps, wait_ns: 100_000, driver_permille, held_up_ns: 0 };
+        (pace, times.iter().map(|times| times.6).collect())
+    }
+
+    proptest! {
+        /// A free says when its work began only if the reach is 0.
+        #[test]
+        fn another_run_is_that_of_a_program_beside_its_gpu(
+            times in collection::vec(
+                (
+                    0..30_000_u64,
+                    prop_oneof![Just(0), 0..20_000_u64],
+                    prop_oneof![Just(0), 0..40_000_u64],
+                    prop_oneof![Just(0), 0..5_000_u64],
+                    proptest::bool::weighted(0.2),
+                    proptest::option::weighted(0.2, 0..20_000_u64),
+                    proptest::option::of(0..30_000_u64),
+                ),
+                1..10,
+            ),
+            permille in [500..1500_u32, 500..1500, 500..1500, 0..1001],
+            driver_permille in 500..2000_u64,
+        ) {
+            let (pace, driver_ns) = drawn_pace(&times, driver_permille);
+            let [program_permille, gpu_permille, driver_permille, place_permille] = permille;
+            let variation = Variation { program_permille, gpu_permille, driver_permille, place_permille, ..Variation::NONE };
+            prop_assert_eq!(played(&pace, variation, &driver_ns), simulated(&pace, variation, &driver_ns));
+            let as_recorded = played(&pace, Variation::NONE, &vec![None; times.len()]);
+            let waits = pace.steps.iter().any(|step| step.has_waited);
+            for (step, [began_ns, _, ended_ns]) in pace.steps.iter().zip(as_recorded).filter(|_| !waits) {
+                prop_assert_eq!((began_ns, ended_ns), (step.began_ns, step.end_ns()), "nothing differs");
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_of_a_variation_matters() {
+        // The GPU is idle before the second free, whose work takes 10 us; the third operation takes memory.
+        let times = [(10_000, 0, 15_000, 0, false, None, None), (30_000, 0, 10_000, 900, false, None, None)];
+        let (pace, driver_ns) = drawn_pace(&[&times[..], &[(5_000, 0, 0, 0, false, None, Some(4_000))]].concat(), 1500);
+        let with = |variation| played(&pace, variation, &driver_ns);
+        let slower = Variation { gpu_permille: 2000, noise_permille: 0, place_permille: 0, ..Variation::NONE };
+        // The first piece takes 30 us instead of 15, so the GPU is 15 us late, and was idle for 15 us before the second free.
+        assert_eq!(with(slower), [[10_000, 40_000, 10_000], [40_000, 60_000, 40_000], [45_000, 61_800, 51_000]]);
+        let noisy = Variation { noise_permille: 300, ..slower };
+        let alone = [
+            Variation { program_permille: 1100, ..slower },
+            Variation { gpu_permille: 1900, ..slower },
+            Variation { driver_permille: 1300, ..slower },
+            Variation { place_permille: 1000, ..slower },
+            Variation { reach_permille: 500, ..slower },
+            noisy,
+            Variation { seed: 7, ..noisy },
+            Variation { seed: 8, ..noisy },
+        ];
+        for (place, one) in alone.iter().enumerate() {
+            assert!(with(*one) != with(slower), "{one:?}");
+            assert!(alone[..place].iter().all(|other| with(*other) != with(*one)), "{one:?}");
+        }
+        assert_eq!(with(Variation { seed: 7, ..slower }), with(slower), "without noise the seed does not matter");
+        assert_eq!(with(Variation { driver_permille: 1300, ..slower })[2][2], 45_000 + 7_800);
+        // The work on the second free began up to 5 us before it, so the GPU had less time to catch up.
+        assert_eq!(with(Variation { reach_permille: 500, ..slower })[1][1], 65_000);
+    }
+
+    #[test]
+    fn noise_fills_its_width_evenly() {
+        for (seed, width) in (0..20).flat_map(|seed| [0, 1, 300, 1000, 2000].map(|width| (seed, width))) {
+            let clock = Clock::new(Variation { seed, noise_permille: width, ..Variation::NONE });
+            let drawn: Vec<u64> = (0..10_000).map(|operation| clock.noise(operation)).collect();
+            let width = u64::from(width.min(1000));
+            let (least, greatest) = (1000 - width, 1000 + width);
+            assert!(drawn.iter().all(|noise| (least..=greatest).contains(noise)), "{seed} {width}");
+            let reached = [drawn.iter().min().copied(), drawn.iter().max().copied()];
+            assert!(width > 300 || reached == [Some(least), Some(greatest)], "{seed} {width}: {reached:?}");
+            let mean = drawn.iter().sum::<u64>() / 10_000;
+            assert!(mean.abs_diff(1000) <= 1 + width / 25, "{seed} {width}: {mean}");
+        }
+    }
+
     #[test]
     fn likely_runs_stay_near_the_recorded_one_and_repeat() {
         for number in 1..100 {
@@ -692,5 +844,17 @@ mod tests {
             assert_eq!(run, Variation::likely(number));
         }
         assert_ne!(Variation::likely(1), Variation::likely(2));
+        let reached = |part: fn(&Variation) -> u32| {
+            let parts = (1..2000).map(|number| part(&Variation::likely(number)));
+            (parts.clone().min().unwrap_or(0), parts.max().unwrap_or(0))
+        };
+        assert_eq!(reached(|run| run.program_permille), (900, 1099));
+        assert_eq!(reached(|run| run.gpu_permille), (950, 1049));
+        assert_eq!(reached(|run| run.driver_permille), (700, 1299));
+        assert_eq!([reached(|run| run.place_permille), reached(|run| run.reach_permille)], [(0, 999); 2]);
+        assert!((1..50).all(|number| {
+            let run = Variation::likely(number);
+            (run.noise_permille, run.seed) == (NOISE, u64::from(number))
+        }));
     }
 }
