@@ -8,7 +8,7 @@
 //! 3. **Packing** ([`crate::packing`]): addresses in one region, with every lifetime known in advance and nothing ever moved.
 //! 4. **Robson's bounds** ([`robson`]): the memory that the worst workload with this load and these sizes forces on any
 //!    allocator that sees requests one by one and never moves memory, and the memory that is enough for the best of these
-//!    allocators, for first fit, and for any fit.
+//!    allocators.
 //!
 //! Streams and private pools are ignored: any memory may serve any buffer. A buffer is live from its allocation until it is
 //! freed, the earliest time at which its memory can be reused; work on other streams only delays this. docs/bounds.md
@@ -425,6 +425,16 @@ mod tests {
             let buffers: Vec<_> = small.iter().chain(&large).map(|&(start, life, size)| (start, start + life, size)).collect();
             let ideal = PageIdeal::of(&lives(&buffers), PAGE, &QUICK).unwrap();
             let fewest = fewest_pages(&lives(&buffers)) * PAGE;
+            let (large, small): (Vec<Buffer>, Vec<Buffer>) = lives(&buffers).into_iter().partition(|buffer| buffer.size >= PAGE);
+            let packing = pack(&Instance::new(small.clone()).unwrap(), &QUICK).packing;
+            prop_assert_eq!(Some(ideal.reached_bytes), pages_at(&large, &small, &packing.offsets).map(|pages| pages * PAGE));
+            let live = |of: &[Buffer], time, size: fn(u64) -> u64| -> u64 {
+                of.iter().filter(|buffer| buffer.start <= time && time < buffer.end).map(|buffer| size(buffer.size)).sum()
+            };
+            let own = |time| live(&large, time, |size| size.div_ceil(PAGE)) + live(&small, time, |size| size).div_ceil(PAGE);
+            prop_assert_eq!(Some(ideal.own_pages_bytes), (0..12).map(|time| own(time) * PAGE).max());
+            let load = (0..12).map(|time| live(&large, time, |size| size) + live(&small, time, |size| size)).max();
+            prop_assert_eq!(Some(ideal.load_bytes), load.map(|load| load.next_multiple_of(PAGE)));
             prop_assert!(ideal.load_bytes <= ideal.own_pages_bytes && ideal.own_pages_bytes <= fewest && fewest <= ideal.reached_bytes);
             if small.is_empty() {
                 prop_assert_eq!(ideal.own_pages_bytes, ideal.reached_bytes, "without small buffers the ideal is reached");

@@ -73,31 +73,6 @@ pub fn powers_of_two(live: u64, largest: u64) -> Option<u64> {
     u64::try_from(u128::from(live) + halves / 2 - u128::from(largest) + 1).ok()
 }
 
-/// Returns the memory, in units, that is enough for first fit in one region, with any sizes up to `largest`: `live H / ln 2`,
-/// where H is the harmonic number of `largest`, rounded up. Knuth, The Art of Computer Programming 1, 2.5 exercise 43 (Robson
-/// 1977).
-#[must_use]
-pub fn first_fit(live: u64, largest: u64) -> f64 {
-    // Beyond this many terms the sum equals, to floating-point precision, its integral, an upper bound.
-    let summed = largest.min(1 << 20);
-    let mut harmonic: f64 = (1..=summed).rev().map(|size| 1.0 / size as f64).sum();
-    if largest > summed {
-        harmonic += (largest as f64 / summed as f64).ln();
-    }
-    (live as f64 * harmonic / std::f64::consts::LN_2).ceil()
-}
-
-/// Returns the memory, in units, that is enough for every allocator that uses one region, coalesces free neighbours
-/// immediately, and grows the region only if no gap is large enough, and only by the amount that is missing at its end: `live
-/// + (live - s)(s - 1)` at the worst size `s` up to `largest`. Best fit comes close to this bound: Knuth 2.5 exercise 42
-/// (Robson 1975) states `live largest - O(live + largest^2)`.
-#[must_use]
-pub fn any_fit(live: u64, largest: u64) -> u128 {
-    // The product is largest when its factors are equal, at half the live units.
-    let worst = largest.min(live / 2 + 1).max(1);
-    u128::from(live) + u128::from(live.saturating_sub(worst)) * u128::from(worst - 1)
-}
-
 /// Returns the load when each size is rounded up to a power of two.
 fn load_of_powers(buffers: &[Buffer]) -> Option<u64> {
     load(buffers.iter().map(|buffer| (buffer, buffer.size.checked_next_power_of_two())))
@@ -145,22 +120,6 @@ pub(super) mod tests {
         // From 512 bytes to 2 GiB: twelve times the load, if the load is much larger.
         let live = 1_u64 << 40;
         assert!((powers_of_two(live, 1 << 22).unwrap() as f64 / live as f64 - 12.0).abs() < 1e-4);
-    }
-
-    #[test]
-    fn the_bounds_are_in_their_order() {
-        for (live, log) in [(64, 2), (1024, 5), (4096, 3)] {
-            let largest = 1 << log;
-            let best = powers_of_two(live, largest).unwrap();
-            assert!(best as f64 <= first_fit(live, largest) && first_fit(live, largest) <= any_fit(live, largest) as f64);
-        }
-        assert_eq!((any_fit(5, 1), any_fit(10, 3)), (5, 24), "a single size leaves no gaps; 24 is 10 units and 7 gaps of 2");
-        assert_eq!(first_fit(10, 1), 15.0);
-        let (below, above) = (first_fit(1 << 30, 1 << 20), first_fit(1 << 30, 1 << 21));
-        assert!(
-            above > below && above / below < 1.06,
-            "the sum and the integral that continues it differ too much: {below} and {above}"
-        );
     }
 
     /// Memory as cells: for each, the size of the block that starts there, or 0.

@@ -86,6 +86,8 @@ fn smallest_block(bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use parkade::units::PoolId;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::packing::Instance;
@@ -138,5 +140,76 @@ mod tests {
         let recorded = recorded(vec![(0, allocate(0, u64::MAX, false)), (1, allocate(1, u64::MAX, true))]);
         assert_eq!(recorded.refused, Refused { requests: 1, bytes: u64::MAX, in_use_with_last: u64::MAX });
         assert!(Instance::new(recorded.buffers).is_err());
+    }
+
+    /// Returns the operations of a drawn program: what each does, how many entries follow it, and the request or the entry that it
+    /// names.
+    fn drawn(program: &[(u8, usize, usize, usize)]) -> Vec<(usize, Operation)> {
+        let (mut operations, mut live, mut entry, mut requests) = (Vec::new(), Vec::new(), 0, 0);
+        for &(kind, entries, choice, lag) in program {
+            let operation = match kind {
+                0..4 => {
+                    let failed = kind == 0;
+                    live.extend((!failed).then_some(requests));
+                    requests += 1;
+                    allocate(requests - 1, [1, 512, 513, 5000][choice % 4], failed)
+                }
+                4..8 if !live.is_empty() => {
+                    let completion = match kind {
+                        4 => Completion::AtOnce,
+                        5 => Completion::Never,
+                        _ => Completion::AtEntry((entry + lag) as u32),
+                    };
+                    free(live.remove(choice % live.len()), completion)
+                }
+                _ => Operation::EmptyCache,
+            };
+            operations.push((entry, operation));
+            entry += entries;
+        }
+        operations
+    }
+
+    proptest! {
+        /// Asks for each request, which operations could not use its memory.
+        #[test]
+        fn memory_is_in_use_from_its_request_to_the_operation_that_could_use_it_again(
+            program in vec((0..9_u8, 0..3_usize, 0..8_usize, 0..7_usize), 0..16),
+        ) {
+            let operations = drawn(&program);
+            let recorded = recorded(operations.clone());
+            let freed = |id: usize| {
+                operations.iter().enumerate().find_map(|(place, (_, operation))| match operation {
+                    Operation::Free { id: freed, completion } if *freed == id => Some((place, *completion)),
+                    _ => None,
+                })
+            };
+            let is_free = |id: usize, at: usize| match freed(id) {
+                Some((place, Completion::AtOnce)) => place <= at,
+                Some((place, Completion::AtEntry(entry))) => place <= at && entry as usize <= operations[at].0,
+                Some((_, Completion::Never)) | None => false,
+            };
+            let (mut expected, mut refused) = (Vec::new(), Refused::default());
+            for (start, &(_, operation)) in operations.iter().enumerate() {
+                let Operation::Allocate { id, bytes, failed, .. } = operation else { continue };
+                let size = bytes.next_multiple_of(512);
+                if failed {
+                    let live = expected.iter().filter(|&&(id, _, _)| !is_free(id, start)).map(|&(_, _, size)| size);
+                    let in_use_with_last = live.sum::<u64>() + size;
+                    refused = Refused { requests: refused.requests + 1, bytes: refused.bytes + size, in_use_with_last };
+                } else {
+                    expected.push((id, start, size));
+                }
+            }
+            let ends = |id: usize, start: usize| {
+                let is_never = freed(id).is_none_or(|(_, completion)| completion == Completion::Never);
+                let last = operations.len() + usize::from(is_never);
+                (start + 1..operations.len()).find(|&at| is_free(id, at)).unwrap_or(last)
+            };
+            let lives = expected.iter().map(|&(id, start, size)| (start as u64, ends(id, start) as u64, size));
+            let found = recorded.buffers.iter().map(|buffer| (buffer.start, buffer.end, buffer.size));
+            prop_assert_eq!(found.collect::<Vec<_>>(), lives.collect::<Vec<_>>());
+            prop_assert_eq!(recorded.refused, refused);
+        }
     }
 }
