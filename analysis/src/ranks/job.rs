@@ -352,6 +352,9 @@ fn choose<'c>(candidates: &'c [Candidate], stays: Option<&str>) -> Option<&'c Ca
 mod tests {
     //! Tests the choice of one setting for all ranks, from the settings that were tried on each.
 
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -461,5 +464,71 @@ mod tests {
         assert!(found.serves_all && still_to_try(&ranks).iter().all(Vec::is_empty), "{found:?}");
         assert!(one_setting(&[rank(None, &[("a:1", 1)]), rank(None, &[("b:1", 1)])]).is_none(), "nothing is common");
         assert!(one_setting(&[]).is_none());
+    }
+
+    /// Returns the memory in which a rank is judged.
+    fn memory(rank: &RankAdvice, ranks: &[RankAdvice]) -> Option<u64> {
+        if rank.available_bytes.is_some() {
+            return rank.available_bytes;
+        }
+        let least_of_others = ranks.iter().filter_map(|other| other.available_bytes).min()?;
+        // The rank did have what it reserved.
+        Some(if least_of_others < rank.reserved_bytes { rank.reserved_bytes } else { least_of_others })
+    }
+
+    proptest! {
+        /// Looks at each rank and each setting.
+        #[test]
+        fn a_setting_is_judged_on_every_rank_by_the_memory_that_the_rank_has(
+            drawn in vec((proptest::option::of(1..6_u64), 0..8_u64, [1..8_u64, 1..8, 1..8], 1..8_usize), 1..4),
+        ) {
+            let settings = ["", "a:1", EXPANDABLE];
+            let ranks: Vec<RankAdvice> = drawn
+                .iter()
+                .map(|&(available, reserved, needs, tried)| {
+                    let needs: Vec<(&str, u64)> = settings.into_iter().zip(needs).collect();
+                    let tried: Vec<(&str, u64)> = (0..3).filter(|place| tried >> place & 1 == 1).map(|place| needs[place]).collect();
+                    RankAdvice { reserved_bytes: reserved * MIB, ..rank(available, &tried) }
+                })
+                .collect();
+            let common: Vec<&str> =
+                settings.into_iter().filter(|settings| ranks.iter().all(|rank| rank.with(settings).is_some())).collect();
+            let Some(found) = one_setting(&ranks) else {
+                prop_assert!(common.is_empty());
+                return Ok(());
+            };
+            let needs = |rank: &RankAdvice, settings: &str| rank.with(settings).map_or(0, |tried| tried.needs_bytes);
+            let is_enough = |rank: &RankAdvice, settings: &str| {
+                memory(rank, &ranks).is_none_or(|bytes| needs(rank, settings) <= bytes)
+            };
+            let served = |settings: &str| ranks.iter().filter(|rank| is_enough(rank, settings)).count();
+            let chosen = found.settings.as_str();
+            prop_assert!(common.contains(&chosen) && common.iter().all(|other| served(other) <= served(chosen)), "{:?}", found);
+            let standings = ranks.iter().map(|rank| Standing {
+                outcome: match (memory(rank, &ranks), rank.available_bytes) {
+                    (None, _) => Outcome::Unknown,
+                    (Some(_), _) if is_enough(rank, chosen) => Outcome::Fits,
+                    (Some(_), None) => Outcome::Unknown,
+                    (Some(_), Some(_)) => Outcome::DoesNotFit,
+                },
+                needs_bytes: needs(rank, chosen),
+                available_bytes: memory(rank, &ranks),
+            });
+            prop_assert_eq!(&found.ranks, &standings.collect::<Vec<_>>());
+            prop_assert_eq!(found.serves_all, served(chosen) == ranks.len());
+            prop_assert_eq!(found.is_own, ranks.iter().all(|rank| rank.tried[0].settings == chosen));
+            let least = ranks.iter().filter_map(|rank| rank.available_bytes).min();
+            prop_assert_eq!(found.assumed_bytes, if ranks.iter().any(|rank| rank.available_bytes.is_none()) { least } else { None });
+            let is_hopeless = |&place: &usize| ranks[place].tried.iter().all(|tried| !is_enough(&ranks[place], &tried.settings));
+            prop_assert_eq!(&found.hopeless, &(0..ranks.len()).filter(is_hopeless).collect::<Vec<_>>());
+            let left = |place: usize| memory(&ranks[place], &ranks).unwrap_or(0) as i64 - needs(&ranks[place], chosen) as i64;
+            let is_tightest = |&place: &usize| (0..ranks.len()).all(|other| left(place) <= left(other));
+            prop_assert_eq!(Some(found.tightest), (0..ranks.len()).find(is_tightest));
+            let most = |settings: &&str| ranks.iter().map(|rank| needs(rank, settings)).max();
+            let keys = |settings: &&str| settings.matches(':').count();
+            let enough = common.iter().min_by_key(|settings| (most(settings), keys(settings)));
+            let enough = enough.and_then(|settings| Some((most(settings)?, (*settings).to_owned())));
+            prop_assert_eq!(Some(found.enough), enough);
+        }
     }
 }
