@@ -2,15 +2,16 @@
 //! may matter to the next one.
 
 use std::ffi::{CStr, CString, c_void};
-use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{ptr, slice};
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::snapshot::PlacedBlock;
-use parkade::stats::Family;
+use parkade::snapshot::{BlockActivity, BlockInfo, PlacedBlock, SegmentInfo};
+use parkade::stats::{Family, Stat, StatSet};
 use parkade::trace::{TraceAction, TraceEntry};
-use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter};
 use parkade_capi::parkade_action::*;
 use parkade_capi::parkade_status::{self, *};
@@ -81,6 +82,8 @@ struct Pair {
     seen: Box<Seen>,
     core: Allocator<SimDevice, PyTorch, Vec<TraceEntry>>,
     live: Vec<(*mut c_void, Allocation)>,
+    /// The number of blocks that waited for other streams in a snapshot.
+    pending: usize,
 }
 
 impl Drop for Pair {
@@ -98,7 +101,7 @@ impl Pair {
         assert_eq!(unsafe { parkade_set_observer(allocator, Some(observe), ptr::from_mut(&mut *seen).cast()) }, PARKADE_OK);
         let policy = PyTorch::of(profile, Settings::from_environment_as(&profile.dialect, settings).expect("settings"));
         let core = Allocator::new(SimDevice::new(SimOptions::new(Bytes(CAPACITY))), policy, Vec::new());
-        Pair { allocator, seen, core, live: Vec::new() }
+        Pair { allocator, seen, core, live: Vec::new(), pending: 0 }
     }
 
     /// Makes a request of both and compares the answers.
@@ -224,17 +227,9 @@ impl Pair {
         assert_eq!(ours.collect::<Vec<_>>(), theirs.collect::<Vec<_>>());
         self.seen.entries.clear();
         self.core.observer_mut().clear();
-        let mut stats = std::mem::MaybeUninit::<parkade_stats>::zeroed();
-        // SAFETY: the allocator is used by this thread only, and zeroes are numbers.
-        let stats = unsafe {
-            assert_eq!(parkade_read_stats(self.allocator, stats.as_mut_ptr()), PARKADE_OK);
-            stats.assume_init()
-        };
-        let current = |family| self.core.stats().family(family).all.current;
-        assert_eq!(
-            (stats.allocated_bytes.all.current, stats.reserved_bytes.all.current, stats.active_bytes.all.current),
-            (current(Family::AllocatedBytes), current(Family::ReservedBytes), current(Family::ActiveBytes))
-        );
+        self.compare_statistics();
+        self.compare_heaps(None);
+        self.compare_heaps(Some(pool_of(0)));
         for (address, block) in &self.live {
             let PlacedBlock { block, segment, segment_size, is_expandable, .. } = self.core.block_of(block).expect("it is live");
             let mut found =
@@ -245,6 +240,113 @@ impl Pair {
             assert_eq!((found.segment, found.segment_size), (segment.get(), segment_size.get()));
             assert_eq!(found.is_expandable, is_expandable);
         }
+    }
+}
+
+/// Returns the numbers of a statistic in C's form.
+fn in_c(set: &StatSet) -> [[i64; 4]; 3] {
+    [set.all, set.small, set.large].map(|Stat { current, peak, allocated, freed }| [current, peak, allocated, freed])
+}
+
+fn numbers(set: &parkade_stat_set) -> [[i64; 4]; 3] {
+    [set.all, set.small, set.large].map(|one| [one.current, one.peak, one.allocated, one.freed])
+}
+
+unsafe extern "C" fn list_expandable(user: *mut c_void, segment: *const parkade_expandable) {
+    // SAFETY: `user` was passed with this function, and the segment is valid for the call.
+    unsafe { (*user.cast::<Vec<parkade_expandable>>()).push(*segment) };
+}
+
+/// The numbers and facts about a segment and its blocks, in C's form.
+type Shown = ([u64; 6], PoolId, u32, [bool; 2], Vec<([u64; 3], [bool; 2])>);
+
+fn shown(segment: &SegmentInfo) -> Shown {
+    let SegmentInfo { address, total, allocated, active, requested, stream, pool, class, expandable, rank, blocks } = segment;
+    let block = |block: &BlockInfo| {
+        let activity = match block.state {
+            BlockActivity::Allocated => [true, true],
+            BlockActivity::PendingFree => [false, true],
+            BlockActivity::Inactive => [false, false],
+        };
+        ([block.address.get(), block.size.get(), block.requested.get()], activity)
+    };
+    let bytes = [address.get(), total.get(), allocated.get(), active.get(), requested.get(), stream.get()];
+    (bytes, *pool, *rank, [*class == PoolClass::Large, *expandable], blocks.iter().map(block).collect())
+}
+
+fn shown_in_c(segment: &parkade_segment, blocks: &[parkade_snapshot_block]) -> Shown {
+    let block =
+        |block: &parkade_snapshot_block| ([block.address, block.size, block.requested], [block.is_allocated, block.is_active]);
+    let bytes = [segment.address, segment.total, segment.allocated, segment.active, segment.requested, segment.stream];
+    let blocks = blocks[segment.first_block..][..segment.block_count].iter().map(block).collect();
+    (bytes, id(segment.pool), segment.rank, [segment.is_large, segment.is_expandable], blocks)
+}
+
+impl Pair {
+    /// Compares all numbers of the statistics.
+    fn compare_statistics(&self) {
+        let mut found = parkade_stats::default();
+        // SAFETY: the allocator is used by this thread only.
+        assert_eq!(unsafe { parkade_read_stats(self.allocator, &raw mut found) }, PARKADE_OK);
+        let stats = self.core.stats();
+        let families = [
+            (Family::Allocation, found.allocation),
+            (Family::Segment, found.segment),
+            (Family::Active, found.active),
+            (Family::InactiveSplit, found.inactive_split),
+            (Family::AllocatedBytes, found.allocated_bytes),
+            (Family::ReservedBytes, found.reserved_bytes),
+            (Family::ActiveBytes, found.active_bytes),
+            (Family::InactiveSplitBytes, found.inactive_split_bytes),
+            (Family::RequestedBytes, found.requested_bytes),
+        ];
+        for (family, set) in families {
+            assert_eq!(numbers(&set), in_c(&stats.family(family)), "{family:?}");
+        }
+        let only = |one| numbers(&parkade_stat_set { all: one, ..parkade_stat_set::default() });
+        let only_of = |all| in_c(&StatSet { all, ..StatSet::default() });
+        assert_eq!(only(found.oversize_allocations), only_of(stats.oversize_allocations));
+        assert_eq!(only(found.oversize_segments), only_of(stats.oversize_segments));
+        assert_eq!(
+            [found.num_alloc_retries, found.num_ooms, found.num_sync_all_streams, found.num_device_alloc, found.num_device_free],
+            [stats.num_alloc_retries, stats.num_ooms, stats.num_sync_all_streams, stats.num_device_alloc, stats.num_device_free]
+        );
+        assert_eq!(
+            [found.num_oom_rejections, found.max_split_size, found.num_rescues, found.copied_bytes],
+            [stats.num_oom_rejections, stats.max_split_size, stats.num_rescues, stats.copied_bytes]
+        );
+    }
+
+    /// Compares the snapshots of all segments or of a pool's, and what else can be read about the heap.
+    fn compare_heaps(&mut self, only: Option<parkade_pool>) {
+        let (mut taken, mut segments, mut blocks, mut largest) = (ptr::null_mut(), 0, 0, 0);
+        let mut expandable: Vec<parkade_expandable> = Vec::new();
+        // SAFETY: the allocator is used by this thread only; the snapshot is read before it is freed, and the pointers are valid.
+        let found: Vec<Shown> = unsafe {
+            let pool = only.as_ref().map_or(ptr::null(), ptr::from_ref);
+            assert_eq!(parkade_snapshot_take(self.allocator, pool, &raw mut taken), PARKADE_OK);
+            let of_snapshot = parkade_snapshot_segments(taken, &raw mut segments);
+            let of_segments = parkade_snapshot_blocks(taken, &raw mut blocks);
+            let (of_snapshot, of_segments) =
+                (slice::from_raw_parts(of_snapshot, segments), slice::from_raw_parts(of_segments, blocks));
+            let found = of_snapshot.iter().map(|segment| shown_in_c(segment, of_segments)).collect();
+            parkade_snapshot_free(taken);
+            assert_eq!(parkade_largest_free_block(self.allocator, &raw mut largest), PARKADE_OK);
+            let user = ptr::from_mut(&mut expandable).cast();
+            assert_eq!(parkade_read_expandable(self.allocator, Some(list_expandable), user), PARKADE_OK);
+            found
+        };
+        let expected = match only {
+            None => self.core.snapshot(),
+            Some(pool) => self.core.snapshot_pool(id(pool)),
+        };
+        let is_pending = |block: &&BlockInfo| block.state == BlockActivity::PendingFree;
+        self.pending += expected.iter().flat_map(|segment| &segment.blocks).filter(is_pending).count();
+        assert_eq!(found, expected.iter().map(shown).collect::<Vec<_>>());
+        assert_eq!(blocks, expected.iter().map(|segment| segment.blocks.len()).sum::<usize>());
+        assert_eq!(largest, self.core.heap().largest_free().get());
+        let expandable = expandable.iter().map(|segment| (StreamId(segment.stream), Bytes(segment.page), Bytes(segment.mapped)));
+        assert_eq!(expandable.collect::<Vec<_>>(), self.core.expandable_segments());
     }
 }
 
@@ -263,10 +365,11 @@ fn action_of(action: TraceAction) -> i32 {
     action as i32
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
-    #[test]
-    fn each_call_has_its_own_flags_and_no_others(calls in calls(), is_expandable in any::<bool>(), is_newer in any::<bool>()) {
+#[test]
+fn each_call_has_its_own_flags_and_no_others() {
+    let pending = AtomicUsize::new(0);
+    let config = ProptestConfig { source_file: Some(file!()), ..ProptestConfig::with_cases(100) };
+    proptest!(config, |(calls in calls(), is_expandable in any::<bool>(), is_newer in any::<bool>())| {
         let settings = if is_expandable { "expandable_segments:True" } else { "" };
         let profile = if is_newer { &Profile::PYTORCH_2_13 } else { &Profile::PYTORCH_2_11 };
         let mut pair = Pair::new(settings, profile);
@@ -274,6 +377,65 @@ proptest! {
             pair.call(call);
             pair.compare();
         }
+        pending.fetch_add(pair.pending, Ordering::Relaxed);
+    });
+    assert!(pending.into_inner() > 0, "some blocks wait for other streams");
+}
+
+/// The numbers at the borders of what PyTorch accepts as sizes in its settings.
+const BORDERS: [u64; 11] =
+    [0, 1, MIB - 1, MIB, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 11 * MIB, 20 * MIB + 1, u64::MAX - MIB + 1, u64::MAX];
+/// The thresholds at which garbage collection may begin, and their neighbours.
+const THRESHOLDS: [f64; 8] = [0.0, -0.0, 0.5, 1.0 - f64::EPSILON, 1.0, 1.5, -f64::MIN_POSITIVE, f64::NAN];
+
+/// Returns whether PyTorch's parser may produce these settings.
+fn is_possible(settings: &parkade_settings) -> bool {
+    let is_whole = |bytes: u64| bytes % MIB == 0;
+    let threshold = settings.garbage_collection_threshold;
+    settings.large_segment_bytes > 10 * MIB
+        && is_whole(settings.large_segment_bytes)
+        && (settings.max_split_bytes == u64::MAX || is_whole(settings.max_split_bytes))
+        && is_whole(settings.max_non_split_rounding_bytes)
+        && (threshold == 0.0 || (threshold > 0.0 && threshold < 1.0))
+        && settings.roundup_power2_divisions.iter().all(|&divisions| divisions == 0 || divisions.count_ones() == 1)
+}
+
+fn read_settings(allocator: *mut parkade_allocator) -> parkade_settings {
+    let mut settings = parkade_settings::default();
+    // SAFETY: the caller is the only thread that uses the allocator.
+    assert_eq!(unsafe { parkade_read_settings(allocator, &raw mut settings) }, PARKADE_OK);
+    settings
+}
+
+proptest! {
+    #[test]
+    fn settings_are_those_that_were_set_last_and_possible(
+        drawn in vec((0..11_usize, 0..11_usize, 0..11_usize, 0..8_usize, (0..16_usize, 0..9_u64), 0..8_u8), 1..8),
+    ) {
+        let allocator = create("", "2.11");
+        let mut expected = read_settings(allocator);
+        for (split, rounding, large, threshold, (place, divisions), flags) in drawn {
+            let mut settings = parkade_settings {
+                max_split_bytes: BORDERS[split],
+                // Most drawn settings are possible except for one value.
+                max_non_split_rounding_bytes: if split % 2 == 0 { BORDERS[rounding] } else { 20 * MIB },
+                large_segment_bytes: if rounding % 2 == 0 { BORDERS[large] } else { 20 * MIB },
+                garbage_collection_threshold: if large % 2 == 0 { THRESHOLDS[threshold] } else { 0.25 },
+                roundup_power2_divisions: [0; 16],
+                expandable_segments: flags & 1 != 0,
+                graph_capture_record_stream_reuse: flags & 2 != 0,
+                throw_on_cudamalloc_oom: flags & 4 != 0,
+            };
+            settings.roundup_power2_divisions[place] = divisions;
+            // SAFETY: the allocator is used by this thread only, and the settings are readable.
+            let status = unsafe { parkade_set_settings(allocator, &raw const settings) };
+            let is_set = is_possible(&settings);
+            prop_assert_eq!(status, if is_set { PARKADE_OK } else { PARKADE_INVALID_SETTINGS }, "{:?}", settings);
+            expected = if is_set { settings } else { expected };
+            prop_assert_eq!(format!("{:?}", read_settings(allocator)), format!("{expected:?}"));
+        }
+        // SAFETY: created by `parkade_create`, and not used again.
+        unsafe { parkade_destroy(allocator) };
     }
 }
 

@@ -117,8 +117,19 @@ static void options(void) {
   parkade_destroy(allocator);
   allocator = NULL;
   o.flags = 0;
-  o.size = 8;
-  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
+  for (int bit = 4; bit < 32; bit++) {
+    o.flags = 1u << bit;
+    CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT && !allocator);
+  }
+  o.flags = 0;
+  for (size_t size = 0; size < 2 * sizeof o; size++) {
+    o.size = size;
+    CHECK((parkade_create(&o, &allocator) == PARKADE_OK) == (size == sizeof o));
+    CHECK((allocator != NULL) == (size == sizeof o));
+    parkade_destroy(allocator);
+    allocator = NULL;
+  }
+  SAYS("set `size`, and compile the program with this library's header");
   CHECK(parkade_create(NULL, &allocator) == PARKADE_INVALID_ARGUMENT);
   CHECK(!strcmp(parkade_policy_name(0), "pytorch") && *parkade_policy_says(0));
   size_t names = 0;
