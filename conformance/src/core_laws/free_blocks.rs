@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use parkade::policy::PyTorch;
+use parkade::policy::{Policy, PyTorch, Wrapper};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, BlockView, PoolFilter, PoolSlot};
+use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, BlockView, Heap, PoolFilter, PoolSlot};
+use parkade_sim::SimOptions;
 use proptest::prelude::*;
 
-use crate::core_laws::devices::{Paper, PaperCore as Core};
+use crate::core_laws::devices::{Paged, PagedCore, Paper, PaperCore as Core};
 use crate::drawn::one_of;
 use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
@@ -321,27 +322,48 @@ impl<'a> Play<'a> {
 /// The size of a block before any blocks coalesce.
 const UNIT: u64 = 512;
 
-/// The address at which the segment begins.
-const BASE: u64 = 1 << 40;
+/// A policy for which the heap keeps free blocks in the order of their addresses.
+struct Ordered(PyTorch);
+
+impl Wrapper for Ordered {
+    type Inner = PyTorch;
+
+    fn inner(&self) -> &PyTorch {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.0
+    }
+
+    fn searches_by_address(&self) -> bool {
+        true
+    }
+}
 
 /// Free blocks by address that coalesce: hundreds of small blocks side by side, freed in any order. A list of free
 /// units determines how the heap answers a search from any address, including addresses inside a block and the former
-/// beginning of a block that has been coalesced.
+/// beginning of a block that has been coalesced. The heap must give the same answers whether or not it keeps free blocks
+/// in the order of their addresses.
 ///
-/// The number of blocks, the distance between those that are freed first, and the number that determines the order of
-/// the others.
+/// The number of blocks, the distance between those that are freed first, whether the heap keeps that order, and the
+/// number that determines the order in which the other blocks are freed.
 pub(crate) fn by_address(draws: &Draws) -> Outcome {
-    let strategy = (70..400_usize, 2..4_usize, any::<u64>());
-    run_law(&draws.each_for(4), 358, strategy, |&(count, apart, seed)| play_by_address(count, apart, seed))
+    let strategy = (70..400_usize, 2..4_usize, any::<bool>(), any::<u64>());
+    run_law(&draws.each_for(4), 358, strategy, |&(count, apart, is_ordered, seed)| {
+        play_by_address(count, apart, is_ordered, seed)
+    })
 }
 
-fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken> {
-    let mut core = Core::new(Paper::new(1 << 50), PyTorch::new(Settings::default()), Vec::new());
-    let block = AdoptedBlock { size: Bytes(UNIT), content: AdoptedContent::Allocated(Bytes(UNIT)) };
-    let (pool, class, stream) = (PoolId::DEFAULT, PoolClass::Small, StreamId::DEFAULT);
-    let segment = AdoptedSegment { address: DeviceAddress(BASE), stream, pool, class, page: None, blocks: vec![block; count] };
-    let adopted = core.adopt(&segment, &mut |_, _| ((), 1)).map_err(failed)?;
-    let mut held: Vec<Option<Allocation>> = adopted.into_iter().map(Some).collect();
+fn play_by_address(count: usize, apart: usize, is_ordered: bool, seed: u64) -> Result<u64, Broken> {
+    let rules = PyTorch::new(Settings::default());
+    let policy: Box<dyn Policy> = if is_ordered { Box::new(Ordered(rules)) } else { Box::new(rules) };
+    let mut core = PagedCore::new(Paged::new(SimOptions::new(Bytes(1 << 40))), policy, Vec::new());
+    let mut allocate = |bytes: u64| core.allocate(Bytes(bytes), StreamId::DEFAULT).map_err(failed);
+    let mut held = (0..count).map(|_| allocate(UNIT).map(Some)).collect::<Result<Vec<Option<Allocation>>, Broken>>()?;
+    // The rest of the segment is in use.
+    let _behind = [allocate(MIB)?, allocate(MIB - count as u64 * UNIT)?];
+    let base = held[0].as_ref().map_or(0, |first| first.address().get());
     let mut state = seed;
     let mut draw = |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -365,18 +387,19 @@ fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken>
         let anywhere = draw(count) as u64 * UNIT;
         let size = 1 + draw(4) as u64;
         for from in near.chain([0, anywhere, behind as u64 * UNIT]) {
-            ask(&core, &free, size, from).map_err(|broken| broken.during(format!("step {step}, unit {place} is freed")))?;
+            ask(core.heap(), &free, size, (base, from))
+                .map_err(|broken| broken.during(format!("step {step}, unit {place} is freed")))?;
         }
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     Ok(count as u64)
 }
 
-/// Returns the lowest free block of this many units that ends after an address, counted from the first unit.
-fn ask(core: &Core, free: &[bool], units: u64, from: u64) -> Result<(), Broken> {
+/// Asks for the lowest free block of this many units that ends after an address, which is counted from the first unit.
+fn ask(heap: &Heap, free: &[bool], units: u64, (base, from): (u64, u64)) -> Result<(), Broken> {
     let slot = PoolSlot::default_pool(PoolClass::Small);
-    let seen = core.heap().lowest_at_least(slot, StreamId::DEFAULT, Bytes(units * UNIT), DeviceAddress(BASE + from));
-    let seen = seen.map(|block| block.address.get() - BASE);
+    let seen = heap.lowest_at_least(slot, StreamId::DEFAULT, Bytes(units * UNIT), DeviceAddress(base + from));
+    let seen = seen.map(|block| block.address.get() - base);
     let mut begin = 0;
     let mut expected = None;
     for run in free.chunk_by(|one, other| one == other) {
