@@ -254,7 +254,26 @@ fn units_and_names() -> Result<(), Broken> {
     let classes = [PoolClass::Small, PoolClass::Large].map(PoolClass::name);
     texts::check(&classes.join(" "), Some("small large".to_owned()))?;
     let backends = [Backend::Native, Backend::CudaMallocAsync].map(Backend::name);
-    texts::check(&backends.join(" "), Some("native cudaMallocAsync".to_owned()))
+    texts::check(&backends.join(" "), Some("native cudaMallocAsync".to_owned()))?;
+    streams_of_other_devices()
+}
+
+/// Tests the ids of streams of other devices: a byte that is one more than the device's index, and a handle of seven bytes.
+fn streams_of_other_devices() -> Result<(), Broken> {
+    let powers = (0..64).map(|bits| 1_u64 << bits);
+    let handles: Vec<u64> = [0, u64::MAX].into_iter().chain(powers.flat_map(|power| [power - 1, power, power + 1])).collect();
+    for device in (0..=300).chain([u32::MAX / 2, u32::MAX - 1, u32::MAX]) {
+        for &handle in &handles {
+            let id = u64::try_from((u128::from(device) + 1) * (1 << 56) + u128::from(handle)).ok();
+            let expected = id.filter(|_| handle < 1 << 56).map(|id| (StreamId(id), Some(device)));
+            let seen = StreamId::elsewhere(device, handle).map(|id| (id, id.device_elsewhere()));
+            ensure(Law::Reference, seen == expected, || {
+                format!("the stream {handle:#x} of device {device} is {seen:x?}, expected {expected:x?}")
+            })?;
+        }
+    }
+    let own = handles.iter().find(|&&handle| handle < 1 << 56 && StreamId(handle).device_elsewhere().is_some());
+    ensure(Law::Reference, own.is_none(), || format!("the allocator's own stream {own:x?} counts as a different device's"))
 }
 
 /// Returns whether a text is C's output for a number with at most `digits` significant digits: the right value in the
