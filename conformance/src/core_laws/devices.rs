@@ -17,7 +17,8 @@ use crate::backend::{MadeCall, forward};
 /// The allocator on the simulated device, with any policy.
 pub(crate) type PagedCore = Allocator<Paged, Box<dyn Policy>, Vec<TraceEntry>>;
 
-/// The simulated device, which takes a limited number of pages per call. It shows no captures and breaks no handles.
+/// The simulated device, which takes a limited number of pages per call. It shows no captures, and breaks a handle only if the new
+/// memory fits beside the handle.
 #[derive(Debug)]
 pub(crate) struct Paged {
     pub(crate) sim: SimDevice,
@@ -49,6 +50,7 @@ impl DeviceBackend for Paged {
     forward! { sim, look:
         index() -> u32;
         total_memory() -> Bytes;
+        breaks_handles() -> bool;
     }
     forward! { sim:
         memory_info() -> Result<MemoryInfo, BackendError>;
@@ -76,6 +78,21 @@ impl DeviceBackend for Paged {
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
         DeviceBackend::free(&mut self.sim, address)
+    }
+
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: SimPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<SimPhysical>, (SimPhysical, BackendError)> {
+        let requested = Bytes(parts.iter().map(|(_, bytes)| bytes.get()).sum());
+        match self.sim.memory_info() {
+            Ok(info) if info.free >= requested => self.sim.break_handle(address, size, memory, parts),
+            Ok(_) => Err((memory, BackendError::OutOfMemory { requested })),
+            Err(error) => Err((memory, error)),
+        }
     }
 
     fn run_pages(&self) -> u64 {

@@ -4,6 +4,7 @@ mod answers;
 mod bounds;
 mod devices;
 mod free_blocks;
+mod handles;
 mod orders;
 mod policies;
 mod restores;
@@ -26,7 +27,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 22] = [
+pub const LAWS: [CoreLaw; 23] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says or fails with the specified error",
@@ -125,6 +126,11 @@ pub const LAWS: [CoreLaw; 22] = [
         name: "policy/on-the-way",
         says: "after a repeated search, only its result counts, and pages that are remapped are neither created nor released",
         check: policies::check_on_the_way,
+    },
+    CoreLaw {
+        name: "policy/handles",
+        says: "handles move wherever they fit, memory grows up to the limit exactly, and whatever can be broken is broken",
+        check: handles::check,
     },
     CoreLaw {
         name: "pools/restores",
