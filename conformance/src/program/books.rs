@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::policy::{Policy, PolicyFault};
-use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stats};
 use parkade::texts::RescueTried;
 use parkade::trace::{TraceAction, TraceEntry};
@@ -90,6 +90,8 @@ pub(crate) struct Books {
     was_pending: bool,
     /// The state before a request that a private pool may serve with memory of the default pool.
     before_lending: Option<lending::Before>,
+    /// Where free blocks met before the current step that must stay apart.
+    apart: Vec<Apart>,
     reserved_before: u64,
     /// Whether segments have ever been expandable.
     has_expanded: bool,
@@ -122,6 +124,7 @@ impl Books {
             was_deferring: false,
             was_pending: false,
             before_lending: None,
+            apart: Vec::new(),
             copied_bytes: 0,
             reserved_before: 0,
             has_expanded: false,
@@ -146,6 +149,7 @@ impl Books {
         let lends = may_lend && caller.core.policy().is_watched() && caller.core.policy().lends_to_pools();
         self.before_lending =
             lends.then(|| lending::Before::of(caller.core.heap(), caller.core.segments(), caller.device.reserved_ranges()));
+        self.apart = if may_coalesce(step) { Vec::new() } else { apart(caller) };
         let witness = caller.device.witness();
         self.before_restore = None;
         self.freeing = match step {
@@ -538,6 +542,21 @@ impl Books {
         ensure(Law::Pools, call.is_none(), || format!("the allocator called {call:?} while a graph was being captured"))
     }
 
+    /// Checks that free blocks are still apart if the policy kept them apart and something else in their segment is in use: no other
+    /// block needs them as one.
+    fn check_apart(&self, caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
+        let begins = |address: DeviceAddress| blocks().any(|block| block.address == address);
+        let is_held = |address| caller.held.iter().any(|held| held.address() == address);
+        let lost = self
+            .apart
+            .iter()
+            .find(|apart| is_held(apart.used) && caller.core.policy().is_apart(apart.high.get()) && !begins(apart.high));
+        ensure(Law::Coalescing, lost.is_none(), || {
+            format!("free blocks that the policy keeps apart, in a segment in use, were coalesced: {lost:x?}")
+        })
+    }
+
     /// Checks every law that holds between steps.
     fn check(&mut self, caller: &Caller) -> Result<(), Broken> {
         caller.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
@@ -555,6 +574,7 @@ impl Books {
         self.has_expanded |= may_expand;
         self.check_held_blocks(caller, &segments)?;
         check_coalesced(caller, &segments)?;
+        self.check_apart(caller, &segments)?;
         self.check_accounts(caller, &segments)?;
         self.check_device(caller, &segments)?;
         if caller.steps.is_multiple_of(3) {
@@ -786,6 +806,36 @@ fn check_told(caller: &Caller) -> Result<(), Broken> {
         })?;
     }
     Ok(())
+}
+
+/// A place where two free blocks meet that the policy has kept apart.
+#[derive(Clone, Copy, Debug)]
+struct Apart {
+    /// The first byte of the high block.
+    high: DeviceAddress,
+    /// A block in use in the same segment.
+    used: DeviceAddress,
+}
+
+/// Returns whether blocks that were kept apart may become one in a step: requests coalesce blocks, and so do restores.
+fn may_coalesce(step: Step) -> bool {
+    matches!(step, Step::Allocate(..) | Step::AllocateRaw(..) | Step::AllocateAt(..) | Step::Replace(..) | Step::Restore(..))
+}
+
+/// Returns every such place in the segments that are in use, but not in expandable ones, of which free pages are unmapped.
+fn apart(caller: &Caller) -> Vec<Apart> {
+    let mut found = Vec::new();
+    if !caller.core.policy().keeps_apart() {
+        return found;
+    }
+    for segment in caller.core.segments().iter().filter(|segment| !segment.expandable) {
+        let is_free = |block: &BlockInfo| block.state == BlockActivity::Inactive;
+        let Some(used) = segment.blocks.iter().find(|block| block.state == BlockActivity::Allocated) else { continue };
+        let pairs = segment.blocks.windows(2).filter(|pair| pair.iter().all(is_free));
+        let apart = pairs.map(|pair| pair[1].address).filter(|high| caller.core.policy().is_apart(high.get()));
+        found.extend(apart.map(|high| Apart { high, used: used.address }));
+    }
+    found
 }
 
 /// Checks that adjacent free blocks of the same stream are coalesced, unless the policy kept them apart.

@@ -196,6 +196,11 @@ impl Watched {
         self.mistold.clone().map_or_else(|| Ok(self.told.values()), Err)
     }
 
+    /// Returns whether the policy has kept any free blocks apart.
+    pub(crate) fn keeps_apart(&self) -> bool {
+        !self.apart.borrow().is_empty()
+    }
+
     /// Returns whether the policy has kept the free block that begins at this address apart from the one before it.
     pub(crate) fn is_apart(&self, address: u64) -> bool {
         self.apart.borrow().contains(&address)
@@ -207,7 +212,7 @@ impl Watched {
         let notes = self.notes.borrow();
         let is_asked = notes.follows_lending && matches!(notes.answer, Some(Answer::Segment(..))) && self.own_turn == 2;
         let is_one_collection = self.inner().classify(Bytes(1)) == self.inner().classify(Bytes(1 << 40));
-        is_asked && is_one_collection && self.handles.get() == (true, false) && self.apart.borrow().is_empty()
+        is_asked && is_one_collection && self.chooses_handles() && self.apart.borrow().is_empty()
     }
 
     /// Returns the blocks that private pools have handed out since the last call: the first byte and the end of each.
@@ -223,6 +228,11 @@ impl Watched {
             (false, true) => Some(false),
             (true, true) => None,
         }
+    }
+
+    /// Returns whether the policy has chosen the size of every handle so far.
+    pub(crate) fn chooses_handles(&self) -> bool {
+        self.handles.get() == (true, false)
     }
 
     /// Returns whether the answers are recorded.
