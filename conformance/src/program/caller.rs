@@ -135,7 +135,7 @@ impl Caller {
     }
 
     /// Returns the trace entries of the current step.
-    pub(super) fn entries(&self) -> &[TraceEntry] {
+    pub(crate) fn entries(&self) -> &[TraceEntry] {
         &self.core.observer()[self.before..]
     }
 

@@ -98,7 +98,7 @@ pub fn entries(backend: &AnyBackend, only: Option<&Named>, share: Share) -> Vec<
         entries.extend(entries_of(backend, &drawn(may_expand(backend)), share));
         entries.extend(wrong_answers(backend, share));
         if backend.is_simulated() {
-            entries.extend(policy_choices::entries(share));
+            entries.extend(policy_choices::entries(drawn(may_expand(backend)), share));
         }
     }
     entries

@@ -5,6 +5,7 @@
 //! sums of them; full devices; parameters of policies; and STAlloc's plans, where programs follow the planned step and depart
 //! from it.
 
+mod limits;
 mod names;
 mod programs;
 
@@ -42,8 +43,8 @@ pub(super) fn entry(subject: &Subject, share: Share) -> Entry {
     })
 }
 
-/// Returns the entries about parameters, plans and names.
-pub(super) fn entries(share: Share) -> Vec<Entry> {
+/// Returns the entries about parameters, plans, names and limits. `drawn` is a policy that is assembled at random.
+pub(super) fn entries(drawn: Subject, share: Share) -> Vec<Entry> {
     let says = "whatever the policy's parameters are, its choices follow its documented rules";
     let with_parameters = [thresholds(), handles(), rescues()].into_iter().map(|subject| {
         Entry::new(Group::Law, format!("policy/{}", subject.name), says, move |backend, effort| {
@@ -51,7 +52,7 @@ pub(super) fn entries(share: Share) -> Vec<Entry> {
             check(&subject, backend, &share.of(effort))
         })
     });
-    with_parameters.chain([plan_entry(share), names::entry(share), lending(share)]).collect()
+    with_parameters.chain([plan_entry(share), names::entry(share), lending(share), limits::entry(drawn, share)]).collect()
 }
 
 /// Returns the entry about the memory that the default pool lends.
