@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{ptr, slice};
 
+use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -44,7 +45,7 @@ fn create(settings: &str, release: &str) -> *mut parkade_allocator {
 type Call = (u8, usize, usize, u32);
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
-    vec((0..16_u8, 0..64_usize, 0..64_usize, 0..9_u32), 1..32)
+    vec((0..18_u8, 0..64_usize, 0..64_usize, 0..9_u32), 1..32)
 }
 
 const SIZES: [u64; 8] = [0, 1, 512, MIB, MIB + 1, 5 * MIB, 10 * MIB, 30 * MIB];
@@ -82,6 +83,9 @@ struct Pair {
     seen: Box<Seen>,
     core: Allocator<SimDevice, PyTorch, Vec<TraceEntry>>,
     live: Vec<(*mut c_void, Allocation)>,
+    profile: &'static Profile,
+    /// All entries so far.
+    entries: Vec<ShownEntry>,
     /// The number of blocks that waited for other streams in a snapshot.
     pending: usize,
 }
@@ -98,10 +102,13 @@ impl Pair {
         let allocator = create(settings, profile.name);
         let mut seen = Box::<Seen>::default();
         // SAFETY: `seen` lives longer than the allocator, which is used by this thread only.
-        assert_eq!(unsafe { parkade_set_observer(allocator, Some(observe), ptr::from_mut(&mut *seen).cast()) }, PARKADE_OK);
+        unsafe {
+            assert_eq!(parkade_set_observer(allocator, Some(observe), ptr::from_mut(&mut *seen).cast()), PARKADE_OK);
+            assert_eq!(parkade_record_history(allocator, HISTORY), PARKADE_OK);
+        }
         let policy = PyTorch::of(profile, Settings::from_environment_as(&profile.dialect, settings).expect("settings"));
         let core = Allocator::new(SimDevice::new(SimOptions::new(Bytes(CAPACITY))), policy, Vec::new());
-        Pair { allocator, seen, core, live: Vec::new(), pending: 0 }
+        Pair { allocator, seen, core, live: Vec::new(), profile, entries: Vec::new(), pending: 0 }
     }
 
     /// Makes a request of both and compares the answers.
@@ -170,6 +177,16 @@ impl Pair {
                 assert_eq!(unsafe { parkade_set_limit(self.allocator, limit) }, PARKADE_OK);
                 self.core.set_limit((limit > 0).then_some(Bytes(limit)));
             }
+            16 => {
+                // SAFETY: as above.
+                assert_eq!(unsafe { parkade_reset_peak_stats(self.allocator) }, PARKADE_OK);
+                self.core.reset_peak_stats();
+            }
+            17 => {
+                // SAFETY: as above.
+                assert_eq!(unsafe { parkade_reset_accumulated_stats(self.allocator) }, PARKADE_OK);
+                self.core.reset_accumulated_stats();
+            }
             _ => {}
         }
     }
@@ -217,16 +234,17 @@ impl Pair {
 
     /// Compares everything that both have done and know.
     fn compare(&mut self) {
-        let ours =
-            self.seen.entries.iter().map(|entry| (entry.action as i32, entry.address, entry.size, entry.stream, id(entry.pool)));
-        let theirs = self
+        let theirs: Vec<ShownEntry> = self
             .core
             .observer()
             .iter()
-            .map(|entry| (action_of(entry.action), entry.address, entry.size, entry.stream.get(), entry.pool));
-        assert_eq!(ours.collect::<Vec<_>>(), theirs.collect::<Vec<_>>());
+            .map(|entry| (action_of(entry.action), entry.address, entry.size, entry.stream.get(), entry.pool))
+            .collect();
+        assert_eq!(self.seen.entries.iter().map(shown_entry).collect::<Vec<_>>(), theirs);
+        self.entries.extend(theirs);
         self.seen.entries.clear();
         self.core.observer_mut().clear();
+        self.compare_history_and_memory();
         self.compare_statistics();
         self.compare_heaps(None);
         self.compare_heaps(Some(pool_of(0)));
@@ -241,6 +259,24 @@ impl Pair {
             assert_eq!(found.is_expandable, is_expandable);
         }
     }
+}
+
+/// The number of entries that a history keeps.
+const HISTORY: usize = 5;
+
+/// An entry: its action, its address, its size, its stream and its pool.
+type ShownEntry = (i32, u64, u64, u64, PoolId);
+
+fn shown_entry(entry: &parkade_entry) -> ShownEntry {
+    (entry.action as i32, entry.address, entry.size, entry.stream, id(entry.pool))
+}
+
+/// The bytes that each pool has reserved.
+type OfPools = Vec<(PoolId, [[i64; 4]; 3])>;
+
+unsafe extern "C" fn list_pools(user: *mut c_void, pool: parkade_pool, reserved: *const parkade_stat_set) {
+    // SAFETY: `user` was passed with this function, and the statistic is valid for the call.
+    unsafe { (*user.cast::<OfPools>()).push((id(pool), numbers(&*reserved))) };
 }
 
 /// Returns the numbers of a statistic in C's form.
@@ -283,6 +319,25 @@ fn shown_in_c(segment: &parkade_segment, blocks: &[parkade_snapshot_block]) -> S
 }
 
 impl Pair {
+    /// Compares the newest entries, the device's memory, and what each private pool has reserved.
+    fn compare_history_and_memory(&mut self) {
+        let (mut newest, mut pools, mut free, mut total) = (Seen::default(), OfPools::new(), 0, 0);
+        // SAFETY: the allocator is used by this thread only, and the pointers are valid.
+        unsafe {
+            let user = ptr::from_mut(&mut newest).cast();
+            assert_eq!(parkade_read_history(self.allocator, Some(observe), user), PARKADE_OK);
+            let user = ptr::from_mut(&mut pools).cast();
+            assert_eq!(parkade_read_pool_stats(self.allocator, Some(list_pools), user), PARKADE_OK);
+            assert_eq!(parkade_memory_info(self.allocator, &raw mut free, &raw mut total), PARKADE_OK);
+        }
+        let kept = &self.entries[self.entries.len().saturating_sub(HISTORY)..];
+        assert_eq!(newest.entries.iter().map(shown_entry).collect::<Vec<_>>(), kept);
+        let info = self.core.device_mut().memory_info().expect("a simulated device works");
+        assert_eq!((free, total), (info.free.get(), info.total.get()));
+        let counted = self.core.stats().reserved_by_pool.iter().filter(|_| self.profile.counts_private_pools);
+        assert_eq!(pools, counted.map(|(&pool, reserved)| (pool, in_c(reserved))).collect::<OfPools>());
+    }
+
     /// Compares all numbers of the statistics.
     fn compare_statistics(&self) {
         let mut found = parkade_stats::default();
@@ -390,7 +445,7 @@ const THRESHOLDS: [f64; 8] = [0.0, -0.0, 0.5, 1.0 - f64::EPSILON, 1.0, 1.5, -f64
 
 /// Returns whether PyTorch's parser may produce these settings.
 fn is_possible(settings: &parkade_settings) -> bool {
-    let is_whole = |bytes: u64| bytes % MIB == 0;
+    let is_whole = |bytes: u64| bytes.is_multiple_of(MIB);
     let threshold = settings.garbage_collection_threshold;
     settings.large_segment_bytes > 10 * MIB
         && is_whole(settings.large_segment_bytes)
