@@ -298,6 +298,53 @@ mod tests {
         }
     }
 
+    /// Returns the index of the first message, if the times show it: those of the kept messages, and those of the others.
+    #[cfg(not(target_family = "wasm"))]
+    fn first_of(kept: &[Option<LogTime>], others: &[Option<LogTime>]) -> Option<usize> {
+        let all: Vec<&LogTime> = kept.iter().chain(others).map(Option::as_ref).collect::<Option<_>>()?;
+        let precedes = |one: &LogTime, other: &LogTime| {
+            let is_same_day = match (one.time_of_day(), other.time_of_day()) {
+                (Some(one), Some(other)) => other < one + 12 * 3600 * 1_000_000_000,
+                _ => true,
+            };
+            one.form() == other.form() && one.moment() < other.moment() && is_same_day
+        };
+        let is_first = |&one: &usize| (0..all.len()).all(|other| other == one || precedes(all[one], all[other]));
+        (0..kept.len()).find(is_first).filter(|_| kept.len() > 1)
+    }
+
+    #[cfg(not(target_family = "wasm"))]
+    proptest! {
+        #[test]
+        fn the_first_message_precedes_all_others(
+            places in proptest::collection::vec(0..8_usize, 0..5),
+            others in proptest::collection::vec(0..8_usize, 0..4),
+            odd in (proptest::bool::weighted(0.2), 0..5_usize, 8..12_usize),
+        ) {
+            let texts = [
+                "00:00:00", "00:00:01", "06:30:00", "11:59:59", "12:00:00", "12:00:01", "18:29:59.999", "18:30:00",
+                "2024-05-01 06:30:00", "2024-05-02 00:00:00", "12:00:00Z", "no time",
+            ];
+            let (is_odd, place, text) = odd;
+            let mut places = places;
+            if let Some(place) = places.get_mut(place).filter(|_| is_odd) {
+                *place = text;
+            }
+            let times = |places: &[usize]| places.iter().map(|&place| LogTime::read(texts[place])).collect::<Vec<_>>();
+            let (kept, others) = (times(&places), times(&others));
+            let message = |(place, time): (usize, &Option<LogTime>)| LoggedMessage { time: time.clone(), ..cut(place as u64, 3, "") };
+            let messages: Vec<LoggedMessage> = kept.iter().enumerate().map(message).collect();
+            let mut left_out = LeftOut::default();
+            others.iter().cloned().for_each(|time| left_out.add(time));
+            let found = by_times(&messages, &left_out);
+            let expected = first_of(&kept, &others);
+            prop_assert_eq!(found.as_ref().map(|first| first.message), expected.map(Some));
+            let (time, rank) = (found.as_ref().map(|first| &first.time), found.as_ref().map(|first| first.rank));
+            prop_assert_eq!(time, expected.and_then(|first| kept[first].as_ref()).map(|time| &time.text));
+            prop_assert_eq!(rank, expected.map(|_| Some(3)));
+        }
+    }
+
     /// Returns the messages that are drawn: two whole ones, and truncated ones that belong to both, to one or to none of them.
     #[cfg(not(target_family = "wasm"))]
     fn forms() -> Vec<OutOfMemoryMessage> {

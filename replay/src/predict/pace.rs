@@ -638,6 +638,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_run_that_was_held_up_for_more_than_a_tenth_of_its_time_has_no_likely_runs() {
+        let uncertain = |all_ns, held_up_ns| {
+            let steps = vec![Step::default(), Step { began_ns: all_ns, ..Step::default() }];
+            Pace { steps, held_up_ns, ..Pace::default() }.uncertain_permille()
+        };
+        for held_up in 0..=1000 {
+            let expected = (held_up <= 100).then_some(40 + 160 * held_up / 1000);
+            assert_eq!(uncertain(1_000_000, held_up * 1000), expected, "{held_up}");
+            assert_eq!(uncertain(1_000_000, held_up * 1000 + 999), expected, "{held_up} and a part of the next");
+        }
+        assert_eq!((uncertain(1000, 5000), uncertain(0, 0), Pace::default().uncertain_permille()), (None, Some(40), Some(40)));
+        assert_eq!(uncertain(u64::MAX, u64::MAX / 20), Some(40 + 160 * 49 / 1000));
+    }
+
     /// Returns the pace of a program that, at 10, 20 and 30 us, frees memory whose work finishes at 25, 40 and 41 us.
     fn pace() -> Pace {
         let step = |began_ns, done_ns| Step {

@@ -98,6 +98,9 @@ fn load<'a>(sized: impl Iterator<Item = (&'a Buffer, Option<u64>)>) -> Option<u6
 pub(super) mod tests {
     use std::collections::BTreeSet;
 
+    use proptest::collection;
+    use proptest::prelude::*;
+
     use super::*;
 
     pub(in crate::bounds) fn lives(buffers: &[(u64, u64, u64)]) -> Vec<Buffer> {
@@ -120,6 +123,39 @@ pub(super) mod tests {
         // From 512 bytes to 2 GiB: twelve times the load, if the load is much larger.
         let live = 1_u64 << 40;
         assert!((powers_of_two(live, 1 << 22).unwrap() as f64 / live as f64 - 12.0).abs() < 1e-4);
+    }
+
+    /// Returns the most units live at once, looking at every moment.
+    fn most_live(lives: &[(u64, u64, u64)], size: impl Fn(u64) -> u64) -> u64 {
+        let live = |time| lives.iter().filter(|life| life.0 <= time && time < life.1).map(|life| size(life.2)).sum();
+        (0..20).map(live).max().unwrap_or(0)
+    }
+
+    proptest! {
+        /// The units and the loads that the formula needs are found by trying.
+        #[test]
+        fn the_formula_gets_the_largest_and_the_load_in_whole_units(
+            drawn in collection::vec((0..9_u64, 1..9_u64, 1..40_u64), 1..8),
+        ) {
+            let drawn: Vec<_> = drawn.iter().map(|&(start, life, size)| (start, start + life, size)).collect();
+            let sizes = || drawn.iter().map(|life| life.2);
+            let (smallest, largest) = (sizes().min().unwrap(), sizes().max().unwrap());
+            let power = |size: u64| (0..7).map(|log| 1 << log).find(|&power| power >= size).unwrap();
+            let (load, rounded) = (most_live(&drawn, |size| size), most_live(&drawn, power));
+            // The largest size that is the smallest one doubled several times, and the largest load that is a multiple of it.
+            let units = (0..7).map(|log| 1 << log).filter(|units| units * smallest <= largest).max().unwrap();
+            let live = (1..=load).filter(|live| live * smallest <= load && live.is_multiple_of(units)).max().unwrap();
+            let (unit, whole) = (power(smallest), power(largest));
+            let enough = (0..400).map(|times| times * whole).find(|&enough| enough >= rounded).unwrap();
+            let expected = Robson {
+                smallest_bytes: smallest,
+                largest_bytes: largest,
+                rounded_load_bytes: rounded,
+                forced_bytes: powers_of_two(live, units).unwrap() * smallest,
+                sufficient_bytes: powers_of_two(enough / unit, whole / unit).unwrap() * unit,
+            };
+            prop_assert_eq!(Robson::of(&lives(&drawn)), Some(expected));
+        }
     }
 
     /// Memory as cells: for each, the size of the block that starts there, or 0.
