@@ -83,7 +83,6 @@ struct Pair {
     seen: Box<Seen>,
     core: Allocator<SimDevice, PyTorch, Vec<TraceEntry>>,
     live: Vec<(*mut c_void, Allocation)>,
-    profile: &'static Profile,
     /// All entries so far.
     entries: Vec<ShownEntry>,
     /// The number of blocks that waited for other streams in a snapshot.
@@ -108,7 +107,7 @@ impl Pair {
         }
         let policy = PyTorch::of(profile, Settings::from_environment_as(&profile.dialect, settings).expect("settings"));
         let core = Allocator::new(SimDevice::new(SimOptions::new(Bytes(CAPACITY))), policy, Vec::new());
-        Pair { allocator, seen, core, live: Vec::new(), profile, entries: Vec::new(), pending: 0 }
+        Pair { allocator, seen, core, live: Vec::new(), entries: Vec::new(), pending: 0 }
     }
 
     /// Makes a request of both and compares the answers.
@@ -334,7 +333,7 @@ impl Pair {
         assert_eq!(newest.entries.iter().map(shown_entry).collect::<Vec<_>>(), kept);
         let info = self.core.device_mut().memory_info().expect("a simulated device works");
         assert_eq!((free, total), (info.free.get(), info.total.get()));
-        let counted = self.core.stats().reserved_by_pool.iter().filter(|_| self.profile.counts_private_pools);
+        let counted = self.core.stats().reserved_by_pool.iter();
         assert_eq!(pools, counted.map(|(&pool, reserved)| (pool, in_c(reserved))).collect::<OfPools>());
     }
 

@@ -90,9 +90,6 @@ pub unsafe extern "C" fn parkade_read_pool_stats(
         // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let each = each.ok_or_else(|| null("the function"))?;
-        if !allocator.profile.counts_private_pools {
-            return Ok(());
-        }
         let pools = with_core!(allocator, core => core.allocator().stats().reserved_by_pool.clone())?;
         for (pool, reserved) in &pools {
             let reserved = set(reserved);
