@@ -300,9 +300,9 @@ fn any_grid() -> impl Strategy<Value = Grid> {
                     (place, *key, picks.iter().map(|pick| values[pick.index(values.len())]).collect())
                 })
                 .collect();
-            for pick in order.iter().filter(|_| !keys.is_empty()) {
-                let last = written.len().saturating_sub(1);
-                written.get_mut(..=last).into_iter().for_each(|written| written.swap(0, pick.index(written.len())));
+            let count = written.len();
+            for pick in order.iter().filter(|_| count > 0) {
+                written.swap(0, pick.index(count));
             }
             let (slash, joint) = if spaced { (" / ", " ; ") } else { ("/", ";") };
             let texts: Vec<String> = written
