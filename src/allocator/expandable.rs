@@ -189,7 +189,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Waits for the segment's stream and unmaps the whole pages inside a free block. Frees the addresses when the
-    /// entire segment is unmapped (spec 4.6, 4.7). Does nothing while the stream is captured.
+    /// entire segment is unmapped (spec 4.6, 4.7). Leaves the pages mapped if they [must stay](Self::must_stay).
     pub(super) fn unmap_block(&mut self, index: u32, freed: Freed) -> Result<(), AllocError> {
         self.bring_home(index)?;
         if self.is_away(index) {
@@ -204,7 +204,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let begin = (address - base).div_ceil(page);
         let end = (address - base + size) / page;
         let Range { start: begin, end } = range.whole_handles(begin..end.max(begin));
-        if begin >= end || self.is_captured(stream) {
+        if begin >= end || self.must_stay(stream, freed) {
             return Ok(());
         }
         self.device.synchronize_stream(stream)?;
@@ -215,10 +215,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         outcome
     }
 
-    /// Whether the stream takes part in a capture, or the device does not know: the driver would refuse to wait for it,
-    /// and the capture would become invalid (facts: Graph captures). PyTorch does not ask, and waits.
-    fn is_captured(&mut self, stream: StreamId) -> bool {
-        !self.policy.releases_during_captures() && !matches!(self.device.capture(stream), Ok(None))
+    /// Whether pages must stay mapped because their stream takes part in a capture, or because the device does not know: the
+    /// driver would refuse to wait for the stream, and the capture would become invalid (facts: Graph captures). PyTorch waits
+    /// without asking, but it never keeps unmapped memory for the next mapping.
+    fn must_stay(&mut self, stream: StreamId, freed: Freed) -> bool {
+        let asks = freed == Freed::Spare || !self.policy.releases_during_captures();
+        asks && !matches!(self.device.capture(stream), Ok(None))
     }
 
     /// Unmaps pages in order, up to the first failure. Returns the index of the page at which it stopped.

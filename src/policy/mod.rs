@@ -391,7 +391,8 @@ pub trait Policy {
     }
 
     /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, or blocks of private
-    /// pools in use. In both cases, a graph can lose memory that it expects.
+    /// pools in use. In both cases, a graph can lose memory that it expects. If true, the allocator also waits for the stream of
+    /// an expandable segment before it releases pages, as PyTorch does, even if the stream is captured.
     fn releases_during_captures(&self) -> bool {
         false
     }

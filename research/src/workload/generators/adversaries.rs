@@ -521,6 +521,12 @@ mod tests {
 
     #[test]
     fn one_growing_region_keeps_to_its_bounds_under_robsons_adversary() {
+        assert_eq!(
+            (any_fit(5, 1), any_fit(10, 3), any_fit(11, 11)),
+            (5, 24, 36),
+            "a single size leaves no gaps; 24 is 10 units and 7 gaps of 2"
+        );
+        assert_eq!(first_fit(10, 1), 15);
         let (live, largest) = (256, 16);
         for (policy, page) in any_fits() {
             assert!(policy.make().is_expandable(large()), "{}", policy.name);
