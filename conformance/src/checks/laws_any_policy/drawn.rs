@@ -224,7 +224,7 @@ impl Drawn {
         };
         match rung {
             OwnStep::Ask => ask(Vec::new(), Attempt::Ask),
-            OwnStep::AskFor(more) => ask(Vec::new(), Attempt::AskFor(Bytes(request.size.get() + more))),
+            OwnStep::AskFor(more) => ask(Vec::new(), Attempt::AskFor(Bytes(request.size.get().saturating_add(more)))),
             OwnStep::Transfer(waits) => other_block().map_or_else(nothing, |block| Relief::Transfer { block, waits }),
             OwnStep::TransferPart => other_block().map_or_else(nothing, |block| Relief::TransferPart { block }),
             OwnStep::TransferAll => {
@@ -232,7 +232,9 @@ impl Drawn {
                 other.map_or_else(nothing, |block| Relief::TransferAll { from: block.stream })
             }
             OwnStep::Provide(_) if request.is_expandable => nothing(),
-            OwnStep::Provide(more) => Relief::Provide { bytes: Bytes(request.size.get() + more), stream: StreamId::DEFAULT },
+            OwnStep::Provide(more) => {
+                Relief::Provide { bytes: Bytes(request.size.get().saturating_add(more)), stream: StreamId::DEFAULT }
+            }
             OwnStep::Remap(most, of_all) => {
                 // Excludes segments of a private pool in use, because its graphs still need them.
                 let may_go = heap.releasable();
