@@ -14,6 +14,7 @@ const MEBIBYTE: u64 = MIB;
 #[derive(Clone)]
 struct Toy {
     grows: bool,
+    releases_during_captures: bool,
     relieve: fn(&Heap, &Request, u32) -> Relief,
     /// Whether it alternates between refusing and agreeing to split a block.
     is_fickle: bool,
@@ -23,7 +24,7 @@ struct Toy {
 
 impl Default for Toy {
     fn default() -> Toy {
-        Toy { grows: false, relieve: ask, is_fickle: false, asked: Cell::new(0) }
+        Toy { grows: false, releases_during_captures: false, relieve: ask, is_fickle: false, asked: Cell::new(0) }
     }
 }
 
@@ -38,6 +39,10 @@ fn ask(heap: &Heap, _: &Request, rung: u32) -> Relief {
 }
 
 impl Policy for Toy {
+    fn releases_during_captures(&self) -> bool {
+        self.releases_during_captures
+    }
+
     fn name(&self) -> &'static str {
         "toy"
     }
@@ -299,6 +304,26 @@ fn pages_of_a_captured_stream_stay_until_its_capture_ends() {
     allocator.check().unwrap();
     assert_eq!((waits(&allocator), allocator.heap().reserved()), (1, Bytes::mib(12)));
     allocator.free(served).unwrap();
+}
+
+#[test]
+fn a_remap_takes_no_pages_of_a_captured_stream_even_if_the_policy_releases_memory_during_captures() {
+    let relieve = |heap: &Heap, request: &Request, rung: u32| match rung {
+        0 => Relief::Remap { blocks: heap.free_blocks(request.pool).map(|block| block.id).collect() },
+        _ => Relief::Done,
+    };
+    let mut allocator = on(16, Toy { grows: true, releases_during_captures: true, relieve, ..Toy::default() });
+    let (here, there) = (StreamId::DEFAULT, StreamId(0x1000));
+    let block = allocator.allocate(Bytes::mib(12), there).unwrap();
+    allocator.free(block).unwrap();
+    allocator.device_mut().begin_capture(there);
+    let refused = allocator.allocate(Bytes::mib(12), here);
+    assert!(matches!(refused, Err(AllocError::OutOfMemory(_))), "{refused:?}");
+    assert_eq!(allocator.device().totals(CallName::StreamSynchronize).calls, 0);
+    // The cache is released as PyTorch releases it: the host waits without asking.
+    allocator.release_cached().unwrap();
+    assert_eq!(allocator.device().totals(CallName::StreamSynchronize).calls, 1);
+    allocator.check().unwrap();
 }
 
 #[test]
