@@ -52,7 +52,7 @@ pub(crate) const ENTRY: Entry = Entry::new(
 const PART_OF_RESERVED: u64 = 2;
 /// The maximum size of a handle is this many times the missing bytes, but at least [`LEAST`]: a stream that needs
 /// little gets little.
-const TIMES_MISSING: u64 = 64;
+const MOST_TIMES_MISSING: u64 = 64;
 /// The maximum size of a handle is the bytes that may still be reserved divided by this number, but at least
 /// [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
@@ -144,7 +144,7 @@ impl Policy for Compaction {
 
     fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
         let grown = self.first.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
-        let for_request = Bytes(missing.get().saturating_mul(TIMES_MISSING)).min(self.needs.most(request.stream, missing));
+        let for_request = Bytes(missing.get().saturating_mul(MOST_TIMES_MISSING)).min(self.needs.most(request.stream, missing));
         let near_the_end = Bytes(sight::left(heap) / PART_OF_LEFT);
         let size = grown.min(for_request).min(near_the_end).min(self.most).max(LEAST).max(missing);
         size.checked_round_up(PAGE)
@@ -293,7 +293,7 @@ impl SeenSizes {
 const TIMES_MAIN: u64 = 16;
 /// The maximum size of another stream's handle is this many times the missing bytes of the request, or the stream's
 /// need so far if that is more.
-const TIMES_MISSING_BESIDE_MAIN: u64 = 2;
+const MOST_TIMES_MISSING_ON_OTHER_STREAMS: u64 = 2;
 
 /// The streams' needs in bytes, which limit the handles of one stream compared with those of others. The free memory of a
 /// stream can serve other streams only in whole handles, so a stream that needs little gets small ones. A stream's need is
@@ -323,7 +323,7 @@ impl StreamNeeds {
         if self.main.is_none_or(|main| main == stream) {
             return Bytes::MAX;
         }
-        Bytes(missing.get().saturating_mul(TIMES_MISSING_BESIDE_MAIN)).max(self.missed_by(stream))
+        Bytes(missing.get().saturating_mul(MOST_TIMES_MISSING_ON_OTHER_STREAMS)).max(self.missed_by(stream))
     }
 
     fn missed_by(&self, stream: StreamId) -> Bytes {
