@@ -8,7 +8,7 @@ mod handles;
 mod orders;
 mod policies;
 mod restores;
-mod settings;
+pub(crate) mod settings;
 mod tables;
 mod two_devices;
 

@@ -5,19 +5,18 @@
 //! incorrect positions. Numbers and lists are generated from their grammar, and some strings are then corrupted in one
 //! position.
 
+use std::rc::Rc;
+
 use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError, read_double};
 use proptest::prelude::*;
+use proptest::sample::Index;
 
 use crate::drawn::one_of;
 use crate::drawn::{Draws, Outcome, run_law};
 use crate::law::{Broken, Law, ensure};
 use crate::program::step::profiles;
-use crate::reference_model::settings::OlderReader;
-use crate::reference_model::settings::{Reader, Refusal, defaults, double, keys_of};
-
-/// The first 2.x release with two parsers, one of which reads the keys that all accelerators share.
-const TWO_PARSERS: u32 = 10;
+use crate::reference_model::settings::{Refusal, at_load, at_run_time, defaults, double, keys_of};
 
 /// The number of strings for each program; reading one costs almost nothing.
 const STRINGS_PER_CASE: usize = 24;
@@ -76,6 +75,53 @@ fn check_affixes() -> Result<(), Broken> {
     Ok(())
 }
 
+/// A key, and the values that a parser accepts for it.
+type Fitting = (&'static str, Vec<&'static str>);
+
+/// Returns every key with the values that fit it, in the dialect of the last release with one parser or of the newest one.
+fn fitting() -> Vec<Fitting> {
+    let keys = Profile::PYTORCH_2_15.dialect.keys().map(|key| {
+        let fits = |value: &&&str| [9, 15].into_iter().any(|minor| at_load(minor, &format!("{key}:{value}")).is_ok());
+        (key, VALUES.iter().chain(&LISTS).filter(fits).copied().collect())
+    });
+    keys.collect()
+}
+
+/// Tries every key twice with different values, side by side and with a different key between them, which may be wrong.
+fn check_repeated(fitting: &[Fitting]) -> Result<(), Broken> {
+    let between = ["", "max_split_size_mb:1,", "expandable_segments:True,", "unknown:1,", "backend:native,"];
+    for profile in extremes() {
+        for (key, values) in fitting {
+            // The values are sorted by their kind, so a few of them from everywhere are of several kinds.
+            let values: Vec<&str> = values.iter().step_by(values.len().div_ceil(3)).copied().collect();
+            for (first, second) in values.iter().flat_map(|first| values.iter().map(move |second| (first, second))) {
+                for text in between.map(|between| format!("{key}:{first},{between}{key}:{second}")) {
+                    check_settings(profile, &[(text.clone(), false)])?;
+                    check_settings(profile, &[(text, true)])?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Tries every key that takes a number with everything that may stand before the digits, twice.
+fn check_before_digits(fitting: &[Fitting]) -> Result<(), Broken> {
+    let before = ["", "+", "-", " ", "\t", "0", ".", "0x"];
+    for profile in extremes() {
+        for (key, values) in fitting {
+            for number in ["64", "0.5"].into_iter().filter(|number| values.contains(number)) {
+                for (first, second) in before.iter().flat_map(|first| before.map(|second| (first, second))) {
+                    let text = format!("{key}:{first}{second}{number}");
+                    check_settings(profile, &[(text.clone(), false)])?;
+                    check_settings(profile, &[(text, true)])?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Tries hexadecimal numbers with more digits than a double holds: halfway values round to even unless more digits
 /// follow.
 const LONG_NUMBERS: [(&str, f64); 4] = [
@@ -111,9 +157,12 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     check_all_pairs()?;
     check_other_cases()?;
     check_affixes()?;
+    let fitting = fitting();
+    check_repeated(&fitting)?;
+    check_before_digits(&fitting)?;
     check_long_numbers()?;
     let release = prop::sample::select(profiles().collect::<Vec<_>>());
-    let strategy = (release, prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
+    let strategy = (release, prop::collection::vec((text(fitting), prop::bool::weighted(0.4)), STRINGS_PER_CASE));
     run_law(draws, 36, prop::collection::vec(number(), STRINGS_PER_CASE), |numbers| {
         numbers.iter().try_for_each(|text| one_number(text))?;
         Ok(numbers.len() as u64)
@@ -156,30 +205,6 @@ pub fn check_settings(profile: &Profile, strings: &[(String, bool)]) -> Result<u
 /// Returns the number of a 2.x release.
 fn minor(profile: &Profile) -> u32 {
     profile.name.strip_prefix("2.").and_then(|minor| minor.parse().ok()).expect("the name of a release")
-}
-
-/// Reads a string at run time. Keys before an error are kept.
-fn at_run_time(minor: u32, text: &str, settings: &mut Settings) -> Result<(), Refusal> {
-    if minor < TWO_PARSERS {
-        return OlderReader::new(text, minor).read(settings);
-    }
-    let reader = Reader::new(text, minor);
-    reader.read_common(settings).and_then(|()| reader.read_own(settings))
-}
-
-/// Reads a string from the environment: the backend first, then CUDA's keys, then the others (spec
-/// 8.4).
-fn at_load(minor: u32, text: &str) -> Result<Settings, Refusal> {
-    if minor < TWO_PARSERS {
-        let mut settings = Settings { backend: OlderReader::backend(text), text: text.to_owned(), ..defaults() };
-        return OlderReader::new(text, minor).read(&mut settings).map(|()| settings);
-    }
-    let reader = Reader::new(text, minor);
-    let mut settings = Settings { backend: reader.backend()?, ..defaults() };
-    reader.read_own(&mut settings)?;
-    settings.text = text.to_owned();
-    reader.read_common(&mut settings)?;
-    Ok(settings)
 }
 
 type Side<'a, E> = (Result<(), E>, &'a Settings);
@@ -300,7 +325,7 @@ const LISTS: [&str; 30] = [
 
 /// Returns a number in any notation, usually an integer, with an arbitrary suffix.
 fn number() -> impl Strategy<Value = String> {
-    let sign = prop::sample::select(vec!["", "", "", "", "+", "-", "--"]);
+    let sign = prop::sample::select(vec!["", "", "", "", "", "+", "-", "--", "++", "+-", "-+"]);
     let digits = || one_of![4 => "[0-9]{1,3}", 1 => "0{0,3}[0-9]{1,22}", 1 => Just(String::new())];
     let power = one_of![3 => Just(String::new()), 2 => "[eE][+-]?[0-9]{1,2}", 1 => "[eE][+-]?"];
     let fraction = one_of![3 => Just(String::new()), 2 => r"\.[0-9]{0,4}"];
@@ -362,14 +387,21 @@ const STRANGE: [char; 22] = [
 
 /// Removes, adds or doubles one letter, or changes its case.
 #[derive(Clone, Copy, Debug)]
-enum Spoil {
+pub(crate) enum Spoil {
     Drop,
     Insert(char),
     Double,
     Flip,
 }
 
-fn spoiled(text: &str, place: usize, spoil: Spoil) -> String {
+/// Returns any of these changes.
+pub(crate) fn spoil() -> impl Strategy<Value = Spoil> {
+    let strange = prop::sample::select(STRANGE.to_vec()).prop_map(Spoil::Insert);
+    one_of![strange, Just(Spoil::Drop), Just(Spoil::Double), Just(Spoil::Flip)]
+}
+
+/// Returns the text with a change at one place.
+pub(crate) fn spoiled(text: &str, place: usize, spoil: Spoil) -> String {
     let mut letters: Vec<char> = text.chars().collect();
     let place = place % (letters.len() + 1);
     match (spoil, letters.get(place).copied()) {
@@ -393,16 +425,25 @@ fn in_other_cases(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Returns a settings string. One in four is corrupted in one position.
-fn text() -> impl Strategy<Value = String> {
-    let spoil = one_of![
-        prop::sample::select(STRANGE.to_vec()).prop_map(Spoil::Insert),
-        Just(Spoil::Drop),
-        Just(Spoil::Double),
-        Just(Spoil::Flip),
-    ];
-    (plain_text(), prop::option::weighted(0.25, (any::<usize>(), spoil))).prop_map(|(text, spoil)| match spoil {
+fn text(fitting: Vec<Fitting>) -> impl Strategy<Value = String> {
+    let plain = one_of![3 => plain_text(), 2 => of_few_keys(fitting)];
+    (plain, prop::option::weighted(0.25, (any::<usize>(), spoil()))).prop_map(|(text, spoil)| match spoil {
         Some((place, spoil)) => spoiled(&text, place, spoil),
         None => text,
+    })
+}
+
+/// Returns a string with up to six values, most of which fit, for one or two keys.
+fn of_few_keys(fitting: Vec<Fitting>) -> impl Strategy<Value = String> {
+    let fitting = Rc::new(fitting);
+    let parts = prop::collection::vec((any::<bool>(), any::<Index>(), prop::bool::weighted(0.8)), 2..7);
+    let separator = prop::sample::select(vec![",", ",", ",", ",", " , ", ",,"]);
+    (any::<[Index; 2]>(), parts, separator).prop_map(move |(keys, parts, separator)| {
+        let pairs = parts.iter().map(|(is_second, value, fits)| {
+            let (key, values) = &fitting[keys[usize::from(*is_second)].index(fitting.len())];
+            format!("{key}:{}", if *fits { values[value.index(values.len())] } else { VALUES[value.index(VALUES.len())] })
+        });
+        pairs.collect::<Vec<_>>().join(separator)
     })
 }
 

@@ -1,7 +1,7 @@
 //! Second readers for the settings string: their effects and their errors.
 //!
-//! [`Reader`] reads it as releases since 2.10 do, based on the specification (spec sections 8 and 11.0). It also has its own
-//! parser for doubles (spec 8.2). [`OlderReader`] reads it as earlier releases do, which have one parser for all keys and
+//! `Reader` reads it as releases since 2.10 do, based on the specification (spec sections 8 and 11.0). It also has its own
+//! parser for doubles (spec 8.2). `OlderReader` reads it as earlier releases do, which have one parser for all keys and
 //! expect a certain separator after each token. It is based on PyTorch's `CUDAAllocatorConfig.cpp`; in 2.1, the parser is in
 //! `CUDACachingAllocator.cpp`.
 
@@ -80,8 +80,41 @@ pub fn defaults() -> Settings {
     }
 }
 
+/// The first 2.x release with two parsers, one of which reads the keys that all accelerators share.
+const TWO_PARSERS: u32 = 10;
+
+/// Reads a string at run time, as release 2.`minor` does. Keys before an error are kept.
+///
+/// # Errors
+/// PyTorch's error.
+pub fn at_run_time(minor: u32, text: &str, settings: &mut Settings) -> Result<(), Refusal> {
+    if minor < TWO_PARSERS {
+        return OlderReader::new(text, minor).read(settings);
+    }
+    let reader = Reader::new(text, minor);
+    reader.read_common(settings).and_then(|()| reader.read_own(settings))
+}
+
+/// Reads a string from the environment, as release 2.`minor` does: the backend first, then CUDA's keys, then the others (spec
+/// 8.4).
+///
+/// # Errors
+/// PyTorch's error.
+pub fn at_load(minor: u32, text: &str) -> Result<Settings, Refusal> {
+    if minor < TWO_PARSERS {
+        let mut settings = Settings { backend: OlderReader::backend(text), text: text.to_owned(), ..defaults() };
+        return OlderReader::new(text, minor).read(&mut settings).map(|()| settings);
+    }
+    let reader = Reader::new(text, minor);
+    let mut settings = Settings { backend: reader.backend()?, ..defaults() };
+    reader.read_own(&mut settings)?;
+    settings.text = text.to_owned();
+    reader.read_common(&mut settings)?;
+    Ok(settings)
+}
+
 /// A settings string in the dialect of a release since 2.10.
-pub struct Reader {
+struct Reader {
     tokens: Vec<String>,
     minor: u32,
 }
@@ -92,8 +125,7 @@ fn value_error<T>(text: impl Into<String>) -> Result<T, Refusal> {
 
 impl Reader {
     /// Splits a string into tokens, as release 2.`minor` does.
-    #[must_use]
-    pub fn new(text: &str, minor: u32) -> Reader {
+    fn new(text: &str, minor: u32) -> Reader {
         let mut spaced = String::new();
         for letter in text.chars().filter(|letter| !matches!(letter, ' ' | '\t' | '\n' | '\u{b}' | '\u{c}' | '\r')) {
             match letter {
@@ -180,7 +212,7 @@ impl Reader {
     }
 
     /// Reads the half that is common to all accelerators (spec 8.3, steps 1 to 4).
-    pub fn read_common(&self, settings: &mut Settings) -> Result<(), Refusal> {
+    fn read_common(&self, settings: &mut Settings) -> Result<(), Refusal> {
         settings.max_split_bytes = u64::MAX;
         settings.roundup_power2_divisions = [0; 16];
         settings.garbage_collection_threshold = 0.0;
@@ -279,7 +311,7 @@ impl Reader {
     }
 
     /// Returns the backend that the environment selects.
-    pub fn backend(&self) -> Result<Backend, Refusal> {
+    fn backend(&self) -> Result<Backend, Refusal> {
         let mut place = 0;
         while place < self.tokens.len() {
             if self.tokens[place] == "backend" {
@@ -293,7 +325,7 @@ impl Reader {
     }
 
     /// Reads CUDA's own half (spec 8.3, step 5).
-    pub fn read_own(&self, settings: &mut Settings) -> Result<(), Refusal> {
+    fn read_own(&self, settings: &mut Settings) -> Result<(), Refusal> {
         let mut place = 0;
         while place < self.tokens.len() {
             let key = self.tokens[place].as_str();
@@ -485,7 +517,7 @@ const LARGE_MIB: u64 = 20;
 const BLANKS: [char; 6] = [' ', '\t', '\n', '\u{b}', '\u{c}', '\r'];
 
 /// A settings string in the dialect of a release before 2.10. Reading consumes its tokens.
-pub struct OlderReader {
+struct OlderReader {
     /// The tokens, last one first.
     tokens: Vec<String>,
     minor: u32,
@@ -497,8 +529,7 @@ fn check_error<T>(text: impl Into<String>) -> Result<T, Refusal> {
 
 impl OlderReader {
     /// Splits a string into tokens, as release 2.`minor` does: only spaces are removed.
-    #[must_use]
-    pub fn new(text: &str, minor: u32) -> OlderReader {
+    fn new(text: &str, minor: u32) -> OlderReader {
         let text = text.replace(' ', "");
         let is_separator = |letter: char| matches!(letter, ',' | ':' | '[' | ']');
         let pieces = text.split_inclusive(is_separator).flat_map(|piece| match piece.char_indices().next_back() {
@@ -511,8 +542,7 @@ impl OlderReader {
     }
 
     /// Returns the backend that the environment selects: the first known one that is the value of a key `backend`.
-    #[must_use]
-    pub fn backend(text: &str) -> Backend {
+    fn backend(text: &str) -> Backend {
         for option in text.split(|letter| letter == ',' || BLANKS.contains(&letter)) {
             let Some(rest) = option.strip_prefix("backend:") else { continue };
             match rest.trim_start_matches(':').split(':').next() {
@@ -544,7 +574,7 @@ impl OlderReader {
     ///
     /// # Errors
     /// PyTorch's error.
-    pub fn read(mut self, settings: &mut Settings) -> Result<(), Refusal> {
+    fn read(mut self, settings: &mut Settings) -> Result<(), Refusal> {
         settings.max_split_bytes = u64::MAX;
         settings.roundup_power2_divisions = [0; 16];
         settings.garbage_collection_threshold = 0.0;
