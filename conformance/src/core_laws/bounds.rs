@@ -145,7 +145,7 @@ fn free_segment(address: u64, size: u64) -> AdoptedSegment {
     AdoptedSegment { address: DeviceAddress(address), stream, pool, class, page: None, blocks }
 }
 
-pub(crate) fn bytes(_: &Draws) -> Outcome {
+pub(crate) fn bytes(draws: &Draws) -> Outcome {
     const MOST: u64 = i64::MAX as u64;
     let adopt = |core: &mut Core, address: u64, size: u64| core.adopt(&free_segment(address, size), &mut |_, _| ((), 1)).err();
     // All bytes at once, and one byte more; and all remaining bytes next to another segment.
@@ -176,23 +176,65 @@ pub(crate) fn bytes(_: &Draws) -> Outcome {
             format!("with {adopted} bytes adopted, the requests returned {answers:?}, and the last one {error:?}")
         })?;
     }
-    Ok(5)
+    let borders = [0, 1, 512, 1 << 62, MOST, MOST + 1, MOST + 2, u64::MAX - 1, u64::MAX];
+    let number = one_of![2 => prop::sample::select(borders.to_vec()), 1 => any::<u64>()];
+    run_law(draws, 362, prop::collection::vec(number, 1..6), |requested| any_requested(requested))
+}
+
+/// Adopts blocks for which these bytes were requested, more than they hold, and frees them one by one: segments add up to at most
+/// 2^64 - 1 requested bytes, and statistics wrap around.
+fn any_requested(requested: &[u64]) -> Result<u64, Broken> {
+    let failed = |error: &dyn std::error::Error| Broken::new(Law::Reference, error);
+    let mut core = core();
+    let block = |bytes: &u64| AdoptedBlock { size: Bytes(512), content: AdoptedContent::Allocated(Bytes(*bytes)) };
+    let segment = AdoptedSegment { blocks: requested.iter().map(block).collect(), ..free_segment(1 << 50, 512) };
+    let mut held = core.adopt(&segment, &mut |_, _| ((), 1)).map_err(|error| failed(&error))?.into_iter();
+    for place in 0..=requested.len() {
+        let left = &requested[place..];
+        let sum = u64::try_from(left.iter().map(|bytes| u128::from(*bytes)).sum::<u128>()).unwrap_or(u64::MAX);
+        let wrapped = left.iter().fold(0_i64, |sum, bytes| sum.wrapping_add(*bytes as i64));
+        let segments = core.segments();
+        let counted = core.stats().entries().into_iter().find(|(key, _)| key == "requested_bytes.all.current");
+        let seen = (segments.len(), segments[0].requested.get(), counted.map_or(0, |(_, bytes)| bytes));
+        ensure(Law::Reference, seen == (1, sum, wrapped), || {
+            format!(
+                "{left:?} are requested: the segments, their bytes and the statistics are {seen:?}, expected {sum} and {wrapped}"
+            )
+        })?;
+        let Some(allocation) = held.next() else { continue };
+        let seen = core.block_of(&allocation).map(|placed| placed.block.requested.get());
+        ensure(Law::Reference, seen == left.first().copied(), || {
+            format!("{left:?} are requested, but the first block has {seen:?}")
+        })?;
+        free(&mut core, allocation)?;
+    }
+    Ok(requested.len() as u64)
 }
 
 /// Handles of streams.
 const HANDLES: [u64; 3] = [0, 1, u64::MAX];
 
-/// Settings strings that change how sizes are handled.
-const TEXTS: [&str; 8] = [
-    "",
-    "max_split_size_mb:2048",
-    "max_split_size_mb:1000000,max_non_split_rounding_mb:2000000",
-    "roundup_power2_divisions:8",
-    "roundup_power2_divisions:[64:8,256:4,1024:2,4096:1,>:16]",
-    "large_segment_size_mb:1024",
-    "garbage_collection_threshold:0.5",
-    "garbage_collection_threshold:0.01,max_split_size_mb:100000,large_segment_size_mb:4096",
-];
+/// Returns settings that change how sizes are handled, with sizes at their borders. A negative number of MiB is a huge one.
+fn settings_text() -> impl Strategy<Value = String> {
+    let mib = || prop::option::of(prop::sample::select(vec![21_i64, 40, 2048, 100_000, 1 << 43, (1 << 44) - 1, -1, -5]));
+    let large = prop::option::weighted(0.3, prop::sample::select(vec![12_i64, 21, 1024, 4096]));
+    let divisions = vec!["8", "[64:8,256:4,1024:2,4096:1,>:16]", "[>:1]", "36028797018963968"];
+    let divisions = prop::option::weighted(0.3, prop::sample::select(divisions));
+    let threshold = prop::option::weighted(0.3, prop::sample::select(vec!["0.01", "0.5", "0.999"]));
+    (mib(), mib(), large, divisions, threshold).prop_map(|(split, rounding, large, divisions, threshold)| {
+        // Smaller sizes than those of large segments are refused.
+        let size = |mib: Option<i64>| mib.map(|mib| if mib < 0 { mib } else { mib.max(large.unwrap_or(0)) }.to_string());
+        let pairs = [
+            ("large_segment_size_mb", large.map(|mib| mib.to_string())),
+            ("max_split_size_mb", size(split)),
+            ("max_non_split_rounding_mb", size(rounding)),
+            ("roundup_power2_divisions", divisions.map(str::to_owned)),
+            ("garbage_collection_threshold", threshold.map(str::to_owned)),
+        ];
+        let pairs = pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}:{}", value?)));
+        pairs.collect::<Vec<_>>().join(",")
+    })
+}
 
 /// One step. Its numbers wrap around.
 #[derive(Clone, Copy, Debug)]
@@ -229,8 +271,8 @@ pub(crate) fn any_size(draws: &Draws) -> Outcome {
         1 => Just(Step::ResetPeaks),
         1 => Just(Step::ResetSums),
     ];
-    let total = prop::sample::select(vec![1 << 36, 1 << 50, 1 << 62, (1 << 62) + 4097]);
-    let strategy = (any::<bool>(), prop::sample::select(TEXTS.to_vec()), total, prop::collection::vec(step, 1..60));
+    let total = prop::sample::select(vec![1 << 36, 1 << 50, 1 << 62, (1 << 62) + 4097, 1 << 63, u64::MAX - 4096, u64::MAX]);
+    let strategy = (any::<bool>(), settings_text(), total, prop::collection::vec(step, 1..60));
     run_law(draws, 358, strategy, |(is_newer, text, total, steps)| {
         let mut play = Play::new(*is_newer, text, *total)?;
         for (number, step) in steps.iter().enumerate() {
@@ -376,9 +418,12 @@ pub(crate) fn fractions(draws: &Draws) -> Outcome {
             150_110_011_392,
             1 << 53,
             (1 << 53) + 1,
-            1 << 62
+            1 << 62,
+            1 << 63,
+            u64::MAX - 1024,
+            u64::MAX
         ]),
-        (0_u32..63, any::<u64>()).prop_map(|(bits, number)| (number >> bits >> 1).max(1)),
+        (0_u32..64, any::<u64>()).prop_map(|(bits, number)| (number >> bits).max(1)),
     ];
     let strategy = (any::<bool>(), total, prop::collection::vec(fraction(), FRACTIONS));
     run_law(draws, 351, strategy, |(is_newer, total, fractions)| {

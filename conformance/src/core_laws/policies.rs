@@ -608,15 +608,19 @@ fn policies() -> Result<(), Broken> {
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
     let of_slot = slots.map(|slot| (Plain.is_expandable(slot), Plain.page(slot).get(), Plain.stamp(slot)));
     let rules = (Plain.releases_during_captures(), Plain.max_split_size());
-    let addresses = [0, 7, 8, 800, 801, u64::MAX].map(|total| Plain.reservation(Bytes(total)).get());
     let others = (Plain.is_oversize(Bytes::MAX), Plain.rejects(Bytes::MAX, Bytes::MAX, Bytes(0)), Plain.profile().name);
-    let is_right = of_slot == [(false, 2 * MIB, 0); 2]
-        && rules == (false, -1)
-        && addresses == [0, 7, 9, 900, 901, u64::MAX]
-        && others == (false, false, "2.11");
-    ensure(Law::Answers, is_right, || {
-        format!("the default answers of a policy are {of_slot:?}, {rules:?}, {addresses:?} and {others:?}")
-    })?;
+    let is_right = of_slot == [(false, 2 * MIB, 0); 2] && rules == (false, -1) && others == (false, false, "2.11");
+    ensure(Law::Answers, is_right, || format!("the default answers of a policy are {of_slot:?}, {rules:?} and {others:?}"))?;
+    // The greatest total whose nine eighths fit into 64 bits.
+    let greatest = ((1_u128 << 64) * 8 / 9) as u64;
+    let borders = (0..64).map(|bits| 1_u64 << bits).chain([801, greatest, greatest + 8, u64::MAX - (1 << 32)]);
+    for total in borders.flat_map(|total| [total - 1, total, total + 1]).chain([u64::MAX]) {
+        let expected = u64::try_from(u128::from(total) + u128::from(total / 8)).unwrap_or(u64::MAX);
+        let seen = Plain.reservation(Bytes(total)).get();
+        ensure(Law::Answers, seen == expected, || {
+            format!("on a device of {total} bytes, {seen} bytes of addresses are reserved by default, expected {expected}")
+        })?;
+    }
     // A cache with two segments, both of which may be released.
     let mut core = Core::new(simulated(), Box::new(Plain), Vec::new());
     let held = [3 * MIB, 5 * MIB].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT));

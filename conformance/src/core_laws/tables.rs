@@ -40,13 +40,27 @@ fn size() -> impl Strategy<Value = u64> {
 fn settings() -> impl Strategy<Value = Settings> {
     let divisions = prop::collection::vec(prop::sample::select(vec![0_u64, 1, 2, 4, 8, 16, 64, 1 << 20, 1 << 55, 1 << 63]), 16);
     let large = prop::sample::select(vec![11, 12, 20, 26, 1000, (1 << 44) - 1]).prop_map(|mib: u64| mib * MIB);
+    let extreme =
+        vec![5e-324, 1e-18, 0.999_999_999_999, 1.124_999_999_999, 1.125, 17_179_869_183.5, 17_179_869_184.0, 1e300, f64::MAX];
     let reserve = one_of![
         Just(None),
+        prop::sample::select(extreme.clone()).prop_map(|part| Some(ReserveSize::Fraction(part))),
+        prop::sample::select(extreme).prop_map(|count| Some(ReserveSize::Gibibytes(count))),
         (1_u32..3000).prop_map(|part| Some(ReserveSize::Fraction(f64::from(part) / 1000.0))),
         (1_u32..3000).prop_map(|part| Some(ReserveSize::Gibibytes(f64::from(part) / 100.0))),
     ];
-    (divisions, large, reserve).prop_map(|(divisions, large_segment_bytes, expandable_segments_reserve)| {
-        let mut settings = Settings { large_segment_bytes, expandable_segments_reserve, ..Settings::default() };
+    let split = prop::sample::select(vec![20 * MIB, 1 << 40, 1 << 63, u64::MAX - MIB + 1, u64::MAX]);
+    let rejects = (any::<bool>(), one_of![Just(1.0), Just(0.0), 0.0..1.0_f64]);
+    (divisions, large, reserve, split, rejects).prop_map(|(divisions, large_segment_bytes, reserve, max_split_bytes, rejects)| {
+        let (throw_on_cudamalloc_oom, per_process_memory_fraction) = rejects;
+        let mut settings = Settings {
+            large_segment_bytes,
+            expandable_segments_reserve: reserve,
+            max_split_bytes,
+            throw_on_cudamalloc_oom,
+            per_process_memory_fraction,
+            ..Settings::default()
+        };
         settings.roundup_power2_divisions.copy_from_slice(&divisions);
         settings
     })
@@ -95,6 +109,7 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
     ensure(Law::Reference, seen == expected, || {
         format!("on a device of {size} bytes, {seen} bytes of addresses are reserved, expected {expected}")
     })?;
+    limits_of_size(settings, &policy, size)?;
     let pages = [PoolClass::Small, PoolClass::Large].map(|class| policy.page(PoolSlot::default_pool(class)).get());
     let expected = [2 * MIB, settings.large_segment_bytes];
     ensure(Law::Reference, pages == expected, || format!("pages have {pages:?} bytes, expected {expected:?}"))?;
@@ -109,6 +124,30 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
     ensure(Law::Reference, seen == u64::try_from(rounded).ok(), || {
         format!("{size} bytes are rounded up to {seen:?}, not to the next multiple of 512")
     })
+}
+
+/// Checks which sizes are oversize, and which are refused without asking a device of `size` bytes.
+fn limits_of_size(settings: &Settings, policy: &PyTorch, size: u64) -> Result<(), Broken> {
+    let near = settings.max_split_bytes;
+    for bytes in [size, near.saturating_sub(1), near, near.saturating_add(1)] {
+        let seen = policy.is_oversize(Bytes(bytes));
+        ensure(Law::Reference, seen == (bytes >= near), || {
+            format!("whether {bytes} bytes are oversize is {seen}: {settings:?}")
+        })?;
+    }
+    let most = (settings.per_process_memory_fraction * size as f64) as u64;
+    for reserved in [0, 512, most / 2, most, most.saturating_add(1), u64::MAX] {
+        let fits = most.saturating_sub(reserved);
+        for wanted in [fits.saturating_sub(1), fits, fits.saturating_add(1), u64::MAX - reserved, u64::MAX] {
+            let is_more = u128::from(reserved) + u128::from(wanted) > u128::from(most);
+            let seen = policy.rejects(Bytes(reserved), Bytes(wanted), Bytes(size));
+            let expected = settings.throw_on_cudamalloc_oom && is_more;
+            ensure(Law::Limit, seen == expected, || {
+                format!("with {reserved} of {size} bytes reserved, whether {wanted} more are refused is {seen}: {settings:?}")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Numbers with their C++ text.
