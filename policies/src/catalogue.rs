@@ -58,11 +58,11 @@ pub const BESIDE: &[Named] = &[Named::plain(&rescue::ENTRY), rescue::FREE_ONLY, 
 /// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may submit
 /// work that uses its memory. On a device that cannot break handles
 /// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)), the policy still serves
-/// requests, but needs more memory.
+/// requests, but needs more memory. The name may be written in any form that [`named`] accepts.
 #[must_use]
 pub fn needs_serial_work(name: &str) -> bool {
-    let moves_only_free = || cut(name, ':').nth(1).is_some_and(|text| cut(text, ';').any(|part| part.trim() == "reach=free"));
-    match base(name) {
+    let moves_only_free = || named(name).is_ok_and(|policy| policy.values.text("reach") == "free");
+    match base(name.trim()) {
         "compaction" => true,
         "pytorch-rescue" => !moves_only_free(),
         _ => false,
@@ -329,6 +329,22 @@ mod tests {
         let last = named("pytorch:release=2.15.0").expect("a policy").make();
         assert_eq!(last.profile(), &Profile::PYTORCH_2_15);
         assert!(!last.is_expandable(PoolSlot::default_pool(PoolClass::Large)));
+    }
+
+    #[test]
+    fn serial_work_is_needed_however_the_name_is_written() {
+        for name in [" compaction", "compaction:first=8MiB", "\tpytorch-rescue", "pytorch-rescue:", "pytorch-rescue:reach=breaks"]
+        {
+            assert!(named(name).is_ok() && needs_serial_work(name), "{name:?}");
+        }
+        for name in [
+            "pytorch-rescue:reach = free",
+            " pytorch-rescue:settings=max_split_size_mb:20;reach=[free]",
+            "pytorch",
+            "bfc:kind=xla",
+        ] {
+            assert!(named(name).is_ok() && !needs_serial_work(name), "{name:?}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod gmlake;
 mod growing_region;
 mod handles;
 mod lists;
+pub(crate) mod names;
 mod paired;
 mod rescue;
 mod rmm_pool;

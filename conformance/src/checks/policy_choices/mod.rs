@@ -5,6 +5,7 @@
 //! sums of them; full devices; parameters of policies; and STAlloc's plans, where programs follow the planned step and depart
 //! from it.
 
+mod grammar;
 mod limits;
 mod names;
 mod programs;

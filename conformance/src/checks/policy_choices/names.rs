@@ -1,11 +1,10 @@
 //! Checks the names of policies: each name, with any parameters in any order, leads to the rules that `docs/policies.md` states
 //! and to a single form of the name, each grid of names lists every combination once, and wrong names are refused.
 
-use parkade_policies::{
-    BESIDE, CATALOGUE, ENTRIES, Policies, Unknown, base, items, named, needs_serial_work, pools_are_allocators,
-};
+use parkade_policies::{BESIDE, CATALOGUE, ENTRIES, Policies, base, items, named, needs_serial_work, pools_are_allocators};
 use proptest::prelude::*;
 
+use super::grammar;
 use super::programs::{SALT, TIMES, deciding, play};
 use crate::backend::AnyBackend;
 use crate::checks::campaign::{Share, Subject};
@@ -19,7 +18,7 @@ pub(super) fn entry(share: Share) -> Entry {
     let says = "every name or grid of names leads to the documented rules, however it is written, and wrong names are refused";
     Entry::new(Group::Law, "policy/names", says, move |backend, effort| {
         check_listed()?;
-        check_refused()?;
+        grammar::check(&Draws { cases: effort.cases, seed: effort.seed }, SALT + 6)?;
         check_largest_grid()?;
         check_grids(&share.of(effort))?;
         check_drawn(backend, &share.of(effort))
@@ -111,62 +110,6 @@ const NAMES: [(&str, &[Values]); 9] = [
     ),
 ];
 
-/// Former names and their replacements.
-const RENAMED: [(&str, &str); 15] = [
-    ("first-fit", "best-fit-remap:fit=first"),
-    ("next-fit", "best-fit-remap:fit=next"),
-    ("best-fit", "best-fit-remap"),
-    ("worst-fit", "best-fit-remap:fit=worst"),
-    ("first-fit-remap", "best-fit-remap:fit=first"),
-    ("next-fit-remap", "best-fit-remap:fit=next"),
-    ("worst-fit-remap", "best-fit-remap:fit=worst"),
-    ("bfc-one-region", "bfc:kind=one-region"),
-    ("bfc-prealloc", "bfc:kind=xla"),
-    ("bfc-xla", "bfc:kind=xla"),
-    ("bfc-xla-growth", "bfc:kind=xla-growth"),
-    ("breaking-handles", "compaction"),
-    ("gmlake", "gmlake-like"),
-    ("pytorch-2.15", "pytorch:release=2.15"),
-    ("pytorch-2.15-expandable", "pytorch:release=2.15;settings=[expandable_segments:True]"),
-];
-const REMOVED: [(&str, &str); 7] = [
-    ("buddy", "best-fit-remap"),
-    ("floating-handles", "pytorch-rescue:reach=free"),
-    ("pytorch-expandable-reuse", "pytorch-expandable"),
-    ("rmm-arena", "rmm-pool"),
-    ("slab", "best-fit-remap"),
-    ("tlsf", "bfc:kind=one-region"),
-    ("tlsf-remap", "best-fit-remap"),
-];
-/// Names with wrong parameters, and a text that the error must contain.
-const WRONG: [(&str, &str); 25] = [
-    ("stalloc:handle=4MiB", "has no parameters"),
-    ("pytorch-expandable:release=2.15", "has no parameters"),
-    ("compaction:reach=free", "it has first, most"),
-    ("compaction:most=7MiB", "a size from 8MiB to 16GiB"),
-    ("rmm-pool:initial_percent=101", "a whole number from 0 to 100"),
-    ("cuda-async:threshold=all", "or unlimited"),
-    ("gmlake-like:fragment=2MB", "a size from 2MiB to 16TiB"),
-    ("bfc:waste=255B", "a size from 256B to 16TiB"),
-    ("bfc:kind=xla/growth", "several values"),
-    ("rmm-pool:initial_percent=", "has no value"),
-    ("bfc:handle=4MiB", "it has kind, waste"),
-    ("bfc:kind=xla;kind=xla", "given twice"),
-    ("bfc:kind", "has no value"),
-    ("bfc:kind=", "has no value"),
-    ("bfc:kind=XLA", "growth, one-region, xla, xla-growth"),
-    ("best-fit-remap:handle=3MiB", "2MiB, 4MiB, 8MiB"),
-    ("best-fit-remap:fit=good", "best, first, next, worst"),
-    ("pytorch:settings=[max_split_size_mb:20", "brackets"),
-    ("pytorch:settings=a]", "brackets"),
-    ("pytorch:settings=[backend:cudaMallocAsync]", "cuda-async"),
-    ("pytorch:settings=[per_process_memory_fraction:0.5]", "limit"),
-    ("pytorch:release=1.13", "releases"),
-    ("pytorch:reach=free", "it has release, settings"),
-    ("pytorch-rescue:settings=[expandable_segments:False]", "expandable"),
-    ("max_split_size_mb:20", "brackets"),
-];
-
 /// Checks the lists of policies and parameters, and the facts about each policy.
 fn check_listed() -> Result<(), Broken> {
     let all: Vec<&str> = CATALOGUE.iter().map(|named| &*named.name).collect();
@@ -210,34 +153,6 @@ fn check_facts(name: &str, keeps_memory: bool) -> Result<(), Broken> {
     holds(facts == expected, || {
         format!("{name:?}: base, serial work, pools as allocators and keeping memory are {facts:?} instead of {expected:?}")
     })
-}
-
-fn check_refused() -> Result<(), Broken> {
-    for (before, now) in RENAMED {
-        for (name, now) in [(before.to_string(), now.to_string()), (format!("{before}:nonsense=1"), now.to_string())] {
-            let found = named(&name).map(|found| found.name);
-            holds(found == Err(Unknown::Renamed(now)), || format!("{name:?} leads to {found:?}"))?;
-        }
-    }
-    let with_handle = named("first-fit:handle=4MiB").map(|found| found.name);
-    let now = Err(Unknown::Renamed("best-fit-remap:fit=first;handle=4MiB".to_owned()));
-    holds(with_handle == now, || format!("first-fit:handle=4MiB leads to {with_handle:?}"))?;
-    for (before, instead) in REMOVED {
-        for name in [before.to_owned(), format!("{before}:handle=4MiB")] {
-            let found = named(&name).map(|found| found.name);
-            holds(found == Err(Unknown::Removed(instead)), || format!("{name:?} leads to {found:?}"))?;
-        }
-    }
-    for (name, mention) in WRONG {
-        let found = named(name).map(|found| found.name);
-        let is_right = matches!(&found, Err(error @ Unknown::Parameter(_)) if error.to_string().contains(mention));
-        holds(is_right, || format!("{name:?} leads to {found:?}, which does not mention {mention:?}"))?;
-    }
-    for name in ["", "nothing", "nothing:handle=4MiB", "BFC", "bfc-"] {
-        let found = named(name).map(|found| found.name);
-        holds(found == Err(Unknown::Name), || format!("{name:?} leads to {found:?}"))?;
-    }
-    Ok(())
 }
 
 /// A name as a user may write it, and in the catalogue's form.
