@@ -103,7 +103,7 @@ fn answer() -> impl Strategy<Value = Answer> {
         vec![-20 * part, -20 * part - 512, -2 * part, -2 * part + 512, -1024, -512, -256, -1, 0, 0, 0, 1, 512, 2 * part];
     let top = u64::MAX - 511;
     let odd = vec![0, 1, 256, 511, 513, top, top - (2 * MIB) + 512, top - 2 * MIB, top - 20 * MIB, u64::MAX];
-    let odd = prop::option::weighted(0.15, prop::sample::select(odd));
+    let odd = prop::option::weighted(0.25, prop::sample::select(odd));
     (any::<usize>(), any::<bool>(), prop::sample::select(offsets), odd).prop_map(|(near, is_end, offset, odd)| Answer {
         near,
         is_end,

@@ -255,7 +255,9 @@ fn size() -> impl Strategy<Value = u64> {
             u64::try_from(((1_u128 << bits) * part / 2).saturating_add_signed(offset).max(1)).unwrap_or(u64::MAX)
         });
     let any = (0_u32..64, any::<u64>()).prop_map(|(bits, low)| (low >> bits).max(1));
-    one_of![3 => near, 1 => any]
+    // Requests that a free block of another request may serve.
+    let alike = (1_u64..8, 0_u64..3).prop_map(|(count, less)| 20 * MIB * count - less);
+    one_of![6 => near, 2 => any, 1 => alike]
 }
 
 /// Requests of every size on a device without bounds have the same answers, device calls, statistics and trace entries
