@@ -167,7 +167,7 @@ const UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), (
 
 /// Returns a size in its largest whole unit.
 fn size_text(bytes: u64) -> String {
-    let whole = UNITS.iter().rfind(|(_, unit)| bytes >= *unit && bytes % unit == 0);
+    let whole = UNITS.iter().rfind(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     whole.map_or_else(|| format!("{bytes}B"), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 
