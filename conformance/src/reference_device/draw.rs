@@ -85,7 +85,10 @@ impl Pen {
         let odd = self.pick(&[0, 0, 0, 1, 77, PAGE - 1]);
         let is_huge = self.one_in(16);
         let capacity = if is_huge { self.pick(&[u64::MAX, 1 << 62, 150_109_880_320]) } else { pages * PAGE + odd };
-        let timings = [Timing::Clock, Timing::Clock, Timing::Eager, Timing::Lazy, Timing::Seeded(self.below(1000))];
+        let seeded = Timing::Seeded(self.below(1000));
+        // Under the other timings, what a query completes would be complete anyway.
+        let other = if self.focus == Focus::Streams { seeded } else { Timing::Clock };
+        let timings = [Timing::Clock, other, Timing::Eager, Timing::Lazy, seeded];
         let prices = [Prices::Telling, Prices::Telling, Prices::Measured, Prices::Free];
         let prices = if self.one_in(40) { Prices::Exhausting } else { self.pick(&prices) };
         let ready = match self.below(12) {
@@ -491,6 +494,7 @@ impl Pen {
             let faults = (0..faults).map(|_| self.fault()).collect();
             self.steps.push(Step::Plan(faults));
         }
+        let fails = self.one_in(6);
         if self.one_in(4) {
             let pages = 2 + self.below(4);
             let offset = self.below(6) as i64 * PAGE as i64;
@@ -509,21 +513,51 @@ impl Pen {
         let spot = Spot { offset: if self.one_in(10) { PAGE as i64 } else { 0 }, ..self.spot(Base::Mapping) };
         let more = if self.one_in(20) { 512 } else { 0 };
         let which = if self.one_in(2) { LAST } else { self.which() };
+        if fails {
+            let calls = 1 + self.below(2);
+            self.steps.push(Step::FailNext(calls));
+        }
         self.steps.push(Step::Break(which, spot, parts, more));
+        if fails {
+            // Whether the next calls fail shows how many failures the break has used up.
+            self.steps.extend([Step::Create(Size::Bytes(PAGE)), Step::Create(Size::Bytes(PAGE))]);
+        }
     }
 
-    /// Records two events on a stream, makes another stream wait for them in any order, and completes an event of that one.
+    /// Records two events on a stream, makes a second stream wait for them in any order, and often a third one for the second.
+    /// Then completes an event of the last one, in every way in which the host can, and asks for all of them.
     fn chain(&mut self) {
-        let (first, second) = (self.stream(), self.stream());
-        let [one, two, three] = [0, 1, 2].map(|number| self.which() * 3 + number);
+        let first = self.stream();
+        let [one, two, three, four] = [0, 1, 2, 3].map(|number| self.which() * 4 + number);
         let ns = self.pick(&[0, 1000, 1_000_000]);
         self.steps.extend([Step::Spin(first, ns), Step::Record(one, first), Step::Record(two, first)]);
+        let mut last = self.stream();
         let waits = if self.one_in(2) { [one, two] } else { [two, one] };
-        self.steps.extend(waits.map(|event| Step::StreamWait(second, event, false)));
-        self.steps.push(Step::Record(three, second));
-        let ends = [Step::Wait(three), Step::CompleteOne(second), Step::Complete(second), Step::SynchronizeStream(second)];
+        self.steps.extend(waits.map(|event| Step::StreamWait(last, event, false)));
+        self.steps.push(Step::Record(three, last));
+        let mut ended = three;
+        if self.one_in(2) {
+            last = self.stream();
+            ended = four;
+            self.steps.extend([Step::StreamWait(last, three, false), Step::Record(four, last)]);
+        }
+        if self.one_in(2) {
+            self.steps.push(Step::Advance(ns));
+        }
+        let ends = [
+            Step::Query(ended),
+            Step::Query(ended),
+            Step::Wait(ended),
+            Step::CompleteOne(last),
+            Step::Complete(last),
+            Step::SynchronizeStream(last),
+            Step::WaitFor(last),
+        ];
         let end = self.pick(&ends);
-        self.steps.extend([end, Step::Query(one), Step::Query(two)]);
+        // Under a seeded timing, a query may miss what is complete.
+        let count = if matches!(end, Step::Query(_)) { 4 } else { 1 };
+        self.steps.extend((0..count).map(|_| end.clone()));
+        self.steps.extend([Step::Query(one), Step::Query(two), Step::Query(three)]);
     }
 
     /// Uses a stream's handle after the stream was destroyed.
@@ -638,6 +672,7 @@ impl Pen {
                 let (from, size) = self.used();
                 Step::Copy(from, self.used().0, size, self.stream())
             }
+            28 if self.one_in(2) => return self.scattered(),
             28 => {
                 let all = self.spot(Base::Reservation);
                 self.pick(&[Step::Release(0), Step::Release(1), Step::Unmap(all, Size::Rest(0))])
@@ -645,6 +680,22 @@ impl Pen {
             _ => return self.many_races(),
         };
         self.steps.push(step);
+    }
+
+    /// Creates memory piece by piece, so that its pages are mostly consecutive, maps it in this or the opposite order with gaps or
+    /// without, uses a few bytes of it, and unmaps several pieces at once.
+    fn scattered(&mut self) {
+        let all = Spot { which: 0, ..self.spot(Base::Reservation) };
+        self.steps.push(Step::Unmap(all, Size::Rest(0)));
+        let places =
+            self.pick(&[[0, 1, 2], [0, 1, 3], [0, 2, 3], [0, 2, 4], [1, 3, 5], [5, 3, 1], [4, 2, 0], [3, 1, 0], [2, 1, 0]]);
+        places.into_iter().for_each(|page| self.mapped(1, page * PAGE as i64));
+        for _ in 0..2 {
+            self.kernel();
+        }
+        let from = self.below(2) as i64 * PAGE as i64;
+        let size = if self.one_in(2) { Size::Rest(0) } else { Size::Bytes(4 * PAGE) };
+        self.steps.push(Step::Unmap(Spot { offset: from, ..all }, size));
     }
 
     /// Reads what was written too early, so often that not all races are kept.
