@@ -224,6 +224,29 @@ pub(crate) fn pool_program(length: Range<usize>) -> impl Strategy<Value = Vec<St
     prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
 }
 
+/// Returns programs in which expandable segments reserve so little address space that they are soon full, and further ones follow:
+/// about as much as a page of a large segment, or as a few.
+pub(crate) fn short_ranges(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let is_short = |text: &str| text.contains("expandable_segments_reserve:");
+    let known = profiles().flat_map(|profile| texts(profile).iter().map(move |text| (profile.name, *text)));
+    let known = known.filter(move |(_, text)| is_short(text)).collect::<Vec<_>>();
+    // A quarter of these is less than a page, a page, or a little more.
+    let capacity = prop::sample::select([24, 40, 64, 76, 80, 84, 88, 130, 200].map(|mib: u64| mib * MIB).to_vec());
+    let setup = (setup(timing), prop::sample::select(known), capacity)
+        .prop_map(|(setup, (release, text), capacity)| Setup { release, capacity, ..setup }.with_settings(text));
+    // Whole pages of small segments, so that different blocks can grow to the same size.
+    let pages = prop::sample::select(vec![2, 4, 6, 8, 12, 18, 20, 22, 30, 38, 40]).prop_map(|mib: u64| mib * MIB);
+    let stream = one_of![9 => Just(0_usize), 1 => stream()];
+    let step = one_of![
+        24 => (one_of![3 => pages, 1 => sizes()], stream).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        18 => any::<usize>().prop_map(Step::Free),
+        3 => Just(Step::ReleaseCached),
+        2 => memory_step(),
+        2 => other_step(),
+    ];
+    (setup, prop::collection::vec(step, 1..80))
+}
+
 /// Returns what happens during captures: mostly a single step.
 fn capture_steps() -> impl Strategy<Value = Vec<Step>> {
     let which = || prop::sample::select(vec![0_usize, 1, 2, 3]);

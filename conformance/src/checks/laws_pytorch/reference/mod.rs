@@ -19,7 +19,7 @@ use super::programs::{of_rungs, programs};
 use crate::backend::{AnyBackend, EventTiming, Places};
 use crate::program::bytes;
 use crate::program::contents::Contents;
-use crate::program::draw::{THRESHOLDS, captures, crowd, pool_program, program, released_pools, restores, setup};
+use crate::program::draw::{THRESHOLDS, captures, crowd, pool_program, program, released_pools, restores, setup, short_ranges};
 use crate::program::player::{Cast, Habits, Player};
 use crate::program::search::{Stopped, program_line, run_cases, timings};
 use crate::program::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, Setup, Step, profiles, texts};
@@ -57,6 +57,9 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let says = "every decision matches the reference allocator with hundreds of free blocks, ordered by size or by address";
     let crowds = Entry::new(Group::Law, "reference/crowds", says, check_crowds);
     entries.push(crowds.requires(Requirement::ExpandableSegments));
+    let says = "every decision matches the reference allocator while expandable segments reserve little address space";
+    let short = Entry::new(Group::Law, "reference/short-ranges", says, check_short_ranges);
+    entries.push(short.requires(Requirement::ExpandableSegments));
     let says = "every decision matches the reference allocator when checkpoints are restored into an allocator with a different \
                 origin, settings or device";
     let foreign = Entry::new(Group::Law, "reference/foreign-checkpoints", says, check_foreign);
@@ -109,6 +112,12 @@ fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Eager } else { EventTiming::Clock };
     let effort = Effort { cases: effort.cases / CASES_PER_CROWD + 1, ..*effort };
     run_cases(&effort, SALT + 20, (setup(timing), crowd()), |(setup, steps)| play(backend, setup, steps, None))
+}
+
+/// Expandable segments that are full, beside others of the same stream that can grow.
+fn check_short_ranges(backend: &AnyBackend, effort: &Effort) -> Verdict {
+    let timing = if backend.is_simulated() { EventTiming::Seeded(4) } else { EventTiming::Clock };
+    run_cases(effort, SALT + 25, short_ranges(timing), |(setup, steps)| play(backend, setup, steps, None))
 }
 
 /// On a real device no graph is captured, and the programs run without.
