@@ -147,6 +147,8 @@ pub(crate) enum Addresses {
 pub(crate) enum Completion {
     /// Either all events are complete or none is.
     Together(bool),
+    /// The events of some streams are complete: those whose bit of these 64, chosen by the handle, is set.
+    OfStreams(u64),
     /// Events complete in the order of their streams' handles.
     ByHandle {
         /// Whether the device declares this order.
@@ -305,6 +307,11 @@ impl DeviceBackend for Paper {
     fn is_complete(&mut self, event: &PaperEvent) -> Result<bool, BackendError> {
         let is_complete = match &self.completion {
             Completion::Together(are_complete) => *are_complete,
+            Completion::OfStreams(streams) => {
+                // Handles are often multiples of a page.
+                let bit = event.record.0.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+                streams >> bit & 1 == 1
+            }
             Completion::ByHandle { incomplete, .. } => incomplete.first().is_none_or(|first| *first > event.record),
         };
         self.call(MadeCall::to(CallName::EventQuery).with(event.id), Ok(is_complete.into())).map(|_| is_complete)

@@ -9,3 +9,4 @@ pub mod texts;
 
 pub use allocator::Reference;
 pub use release::ReleaseRules;
+pub use table::{hash_of_stream, home};

@@ -8,17 +8,34 @@
 /// The distance from its home at which a key makes a small table grow.
 const LEAST_REACH: u64 = 4;
 
+/// A table with at least this many buckets for each key, counting one more key, does not grow because of a key's distance. PyTorch's
+/// would, for keys of one hash without end.
+const MOST_BUCKETS_A_KEY: usize = 64;
+
+/// Returns the bucket of a key with this hash in a table with two to the power of `bits` buckets.
+pub fn home(hash: u64, bits: u32) -> u64 {
+    let product = u128::from(hash) * 11_400_714_819_323_198_485;
+    ((u128::from(product as u64) << bits) >> 64) as u64
+}
+
+/// Returns a stream's hash: the device type (CUDA) and the device, followed by the last 48 bits of the stream's handle.
+pub fn hash_of_stream(device: u32, stream: u64) -> u64 {
+    (256 + u64::from(device)) * (1 << 48) + stream % (1 << 48)
+}
+
 /// Keys in the order in which PyTorch's table would have them.
 #[derive(Clone, Debug)]
 pub(super) struct Table<K> {
     /// 0, or the logarithm of the number of buckets.
     bits: u32,
     keys: Vec<(u64, K)>,
+    /// The number of keys, including those that a growing table has not inserted again yet.
+    count: usize,
 }
 
 impl<K> Default for Table<K> {
     fn default() -> Table<K> {
-        Table { bits: 0, keys: Vec::new() }
+        Table { bits: 0, keys: Vec::new(), count: 0 }
     }
 }
 
@@ -41,26 +58,34 @@ impl<K: Copy + Eq> Table<K> {
 
     pub(super) fn remove(&mut self, key: K) {
         self.keys.retain(|&(_, other)| other != key);
+        self.count = self.keys.len();
     }
 
     /// Inserts a key unless the table already has it.
     pub(super) fn insert(&mut self, hash: u64, key: K) {
-        if self.contains(key) {
-            return;
+        if !self.contains(key) {
+            self.seat((hash, key));
+            self.count = self.keys.len();
         }
-        let mut homeless = (hash, key);
+    }
+
+    fn seat(&mut self, mut homeless: (u64, K)) {
         while let Err(other) = self.try_insert(homeless) {
             homeless = other;
             self.bits = 2.max(self.bits + 1);
             for key in std::mem::take(&mut self.keys) {
-                self.insert(key.0, key.1);
+                self.seat(key);
             }
         }
     }
 
+    /// Returns the distance from its home at which a key makes the table grow.
+    fn reach(&self) -> u64 {
+        if 1 << self.bits >= MOST_BUCKETS_A_KEY * (self.count + 1) { u64::MAX } else { LEAST_REACH.max(self.bits.into()) }
+    }
+
     fn home(&self, hash: u64) -> u64 {
-        let product = u128::from(hash) * 11_400_714_819_323_198_485;
-        ((u128::from(product as u64) << self.bits) >> 64) as u64
+        home(hash, self.bits)
     }
 
     fn places(&self) -> Vec<u64> {
@@ -75,10 +100,10 @@ impl<K: Copy + Eq> Table<K> {
 
     /// Inserts a key. The error is the key that is left without a bucket.
     fn try_insert(&mut self, new: (u64, K)) -> Result<(), (u64, K)> {
-        if self.bits == 0 || (self.keys.len() as u64 + 1) * 2 > 1 << self.bits {
+        if self.bits == 0 || (self.count + 1) * 2 > 1 << self.bits {
             return Err(new);
         }
-        let (home, places, reach) = (self.home(new.0), self.places(), LEAST_REACH.max(u64::from(self.bits)));
+        let (home, places, reach) = (self.home(new.0), self.places(), self.reach());
         let at = self.keys.partition_point(|&(hash, _)| self.home(hash) <= home);
         let first = at.checked_sub(1).map_or(home, |before| home.max(places[before] + 1));
         if first - home == reach {

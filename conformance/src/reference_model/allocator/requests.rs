@@ -16,7 +16,7 @@ use parkade::units::{Bytes, MIB, PoolClass, PoolId};
 use parkade::{AllocError, PoolError};
 use parkade_sim::CallName;
 
-use super::super::table::Table;
+use super::super::table::{Table, hash_of_stream};
 use super::{Deed, FreeBlock, Made, Reference, State, Wanted, add};
 use crate::backend::MadeCall;
 use crate::reference_model::graphs::Part;
@@ -317,7 +317,7 @@ impl Reference {
             return;
         }
         let is_forgotten = self.is_deferring() && self.rules.forgets_captured_uses;
-        let hash = self.hash_of_stream(stream);
+        let hash = hash_of_stream(self.device, stream);
         let block = self.block_mut(address);
         block.uses.insert(hash, stream);
         if is_forgotten {
@@ -370,12 +370,6 @@ impl Reference {
         self.accounts.change(Family::RequestedBytes, class, -(requested as i64));
     }
 
-    /// Returns a stream's hash: the device type (CUDA) and the device, followed by the last 48 bits
-    /// of the stream's handle.
-    fn hash_of_stream(&self, stream: u64) -> u64 {
-        (256 + u64::from(self.device)) * (1 << 48) + stream % (1 << 48)
-    }
-
     /// Records an event on each stream that uses the block (spec 3.5).
     fn record_events(&mut self, address: u64) -> Result<(), BackendError> {
         while let Some(stream) = self.block(address).uses.first() {
@@ -388,7 +382,7 @@ impl Reference {
                 return Err(error);
             }
             self.block_mut(address).uses.remove(stream);
-            self.waited_for.insert(self.hash_of_stream(stream), stream);
+            self.waited_for.insert(hash_of_stream(self.device, stream), stream);
             self.queues.entry(stream).or_default().push_back((event, address));
         }
         // PyTorch moves the uses out of the block, whose table then has no buckets.
@@ -427,7 +421,7 @@ impl Reference {
         if !captured.is_empty() {
             let uses = std::mem::take(&mut self.block_mut(address).uses);
             for stream in uses.keys().into_iter().filter(|stream| !captured.contains(stream)) {
-                let hash = self.hash_of_stream(stream);
+                let hash = hash_of_stream(self.device, stream);
                 self.block_mut(address).uses.insert(hash, stream);
             }
         }
