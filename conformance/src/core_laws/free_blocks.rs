@@ -6,7 +6,7 @@ use parkade::policy::{Policy, PyTorch, Wrapper};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, BlockView, Heap, PoolFilter, PoolSlot};
+use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, BlockView, PoolFilter, PoolSlot};
 use parkade_sim::SimOptions;
 use proptest::prelude::*;
 
@@ -36,6 +36,7 @@ struct Case {
     sizes: u64,
     /// Whether consecutive sizes differ by one unit or by a quarter of their size.
     is_wide: bool,
+    skew: Skew,
     count: usize,
     /// The number of blocks in a segment.
     per_segment: usize,
@@ -43,6 +44,18 @@ struct Case {
     streams: usize,
     seed: u64,
 }
+
+/// Which sizes are frequent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Skew {
+    None,
+    /// All blocks but a few have the smallest size, or the largest one.
+    Smallest,
+    Largest,
+}
+
+/// In a skewed case, one block in this many has any size.
+const RARE: usize = 40;
 
 /// The blocks that are freed first.
 #[derive(Clone, Copy, Debug)]
@@ -67,19 +80,22 @@ struct Item {
 /// query about free blocks.
 ///
 /// Sizes reach 2^57, with many blocks of equal size, of neighbouring sizes and of sizes that are
-/// far apart.
+/// far apart; often a few blocks among many equal ones have a different size. The collection is often filled and emptied.
 pub(crate) fn check(draws: &Draws) -> Outcome {
     let base = (0..48_u32, any::<u64>()).prop_map(|(bits, low)| (1 << bits) | low & ((1 << bits) - 1));
-    let sizes = prop::sample::select(vec![1, 1, 1, 2, 3, 5, 40, 3000]);
-    let count = one_of![3 => 30..400_usize, 2 => 400..1600_usize, 1 => 1600..5000_usize];
+    let sizes = prop::sample::select(vec![1, 1, 2, 2, 3, 5, 40, 3000]);
+    let count = one_of![12 => 30..130_usize, 20 => 130..400_usize, 7 => 400..1000_usize, 1 => 1000..3000_usize];
     let per_segment = prop::sample::select(vec![1, 2, 7, 100, 100, 5000]);
+    let skew = prop::sample::select(vec![Skew::None, Skew::Smallest, Skew::Largest]);
+    let streams = one_of![Just(1), 1..=STREAMS.len()];
     let flags = (any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
-    let strategy = (flags, base, sizes, count, per_segment, 1..=STREAMS.len(), any::<u64>()).prop_map(
-        |((is_newer, is_wide, is_descending), base, sizes, count, per_segment, streams, seed)| Case {
+    let strategy = (flags, base, (sizes, skew), count, per_segment, streams, any::<u64>()).prop_map(
+        |((is_newer, is_wide, is_descending), base, (sizes, skew), count, per_segment, streams, seed)| Case {
             is_newer,
             base,
             sizes,
             is_wide,
+            skew,
             count,
             per_segment,
             is_descending,
@@ -87,7 +103,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
             seed,
         },
     );
-    run_law(&draws.each_for(12), 355, strategy, |case| Play::new(case)?.run())
+    run_law(&draws.each_for(4), 355, strategy, |case| Play::new(case)?.run())
 }
 
 /// The allocator, its blocks, and the free blocks in order.
@@ -99,6 +115,8 @@ struct Play<'a> {
     free: BTreeSet<Key>,
     /// The numbers of the blocks that are held.
     held: Vec<usize>,
+    /// The block that was freed last.
+    newest: Option<Key>,
     state: u64,
     steps: u64,
     order: Order,
@@ -120,7 +138,7 @@ impl<'a> Play<'a> {
         let of_class = |slot: &PoolSlot| slot.class() == class && *slot != PoolSlot::default_pool(class);
         let slot = core.heap().pool_slots().find(of_class).ok_or_else(|| failed("the pool has no slot"))?;
         let (items, free, held) = (Vec::new(), BTreeSet::new(), Vec::new());
-        let mut play = Play { case, core, slot, items, free, held, state: case.seed, steps: 0, order: Order::Any };
+        let mut play = Play { case, core, slot, items, free, held, newest: None, state: case.seed, steps: 0, order: Order::Any };
         play.fill(class)?;
         Ok(play)
     }
@@ -131,7 +149,13 @@ impl<'a> Play<'a> {
     }
 
     fn size(&mut self, class: PoolClass) -> u64 {
-        let number = self.draw(self.case.sizes as usize) as u64;
+        let any = self.draw(self.case.sizes as usize) as u64;
+        let is_rare = self.draw(RARE) == 0;
+        let number = match self.case.skew {
+            Skew::Smallest if !is_rare => 0,
+            Skew::Largest if !is_rare => self.case.sizes - 1,
+            _ => any,
+        };
         let units = if self.case.is_wide { self.case.base + self.case.base / 4 * (number % 8) } else { self.case.base + number };
         let most = if class == PoolClass::Small { MIB } else { 1 << 57 };
         (units * 512).min(most)
@@ -185,16 +209,12 @@ impl<'a> Play<'a> {
         for phase in 0..PHASES {
             let takes = if phase == 0 { 0 } else { [0, 0, 100, 100, 50, 30, 70, 95][self.draw(8)] };
             self.order = [Order::Lowest, Order::Highest, Order::Newest, Order::Any][self.draw(4)];
-            let steps = if phase == 0 { count } else { 1 + self.draw(count) };
+            // Half of the phases that only take or only free go on until nothing is left.
+            let is_whole = takes % 100 == 0 && self.draw(2) == 0;
+            let steps = if phase == 0 || is_whole { 2 * count } else { 1 + self.draw(count) };
             for _ in 0..steps {
-                self.steps += 1;
-                if self.draw(100) < takes {
-                    self.take()?;
-                } else {
-                    self.give()?;
-                }
-                if self.steps.is_multiple_of(3) {
-                    self.ask()?;
+                if self.play(takes)? {
+                    break;
                 }
             }
             self.compare_all()?;
@@ -204,6 +224,23 @@ impl<'a> Play<'a> {
         }
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
         Ok(self.steps)
+    }
+
+    /// Takes or frees a block, and asks the heap about its free blocks. Returns whether there is nothing left to take or to free.
+    fn play(&mut self, takes: usize) -> Result<bool, Broken> {
+        self.steps += 1;
+        let size_before = self.newest.map(|key| key.1);
+        if self.draw(100) < takes {
+            self.take()?;
+        } else {
+            self.give()?;
+        }
+        // Where most sizes are equal, the other ones matter.
+        let is_other = self.case.skew != Skew::None && self.newest.map(|key| key.1) != size_before;
+        if is_other || self.steps.is_multiple_of(3) {
+            self.ask()?;
+        }
+        Ok(if takes == 0 { self.held.is_empty() } else { takes == 100 && self.free.is_empty() })
     }
 
     fn continue_on_a_clone(&mut self) {
@@ -230,6 +267,7 @@ impl<'a> Play<'a> {
             self.core.free(allocation).map_err(failed)?;
         }
         self.free.insert(item.key);
+        self.newest = Some(item.key);
         Ok(())
     }
 
@@ -250,6 +288,7 @@ impl<'a> Play<'a> {
         })?;
         if let (Ok(allocation), Some(key)) = (answer, expected) {
             self.free.remove(&key);
+            self.newest = self.newest.filter(|newest| *newest != key);
             self.items[key.4].held = Some(allocation);
             self.held.push(key.4);
         }
@@ -264,6 +303,7 @@ impl<'a> Play<'a> {
         let own = (stream, 0, 0, 0, 0)..=(stream, u64::MAX, u64::MAX, u64::MAX, usize::MAX);
         let from = (stream, size, 0, 0, 0);
         let (heap, slot, handle) = (self.core.heap(), self.slot, StreamId(stream));
+        let one = |view: Option<BlockView>| view.map(|view| view.address.get());
         let places = |views: Vec<BlockView>| views.iter().map(|view| view.address.get()).collect::<Vec<_>>();
         let keys = |keys: Vec<&Key>| keys.iter().map(|key| key.3).collect::<Vec<_>>();
         let few = 1 + number % 300;
@@ -271,12 +311,22 @@ impl<'a> Play<'a> {
         let below = || self.free.range((stream, 0, 0, 0, 0)..from).rev();
         let largest = self.free.range(own).next_back().map(|key| key.1);
         let largest = largest.and_then(|size| self.free.range((stream, size, 0, 0, 0)..).next()).map(|key| key.3);
-        let lowest = above().filter(|key| key.3 + key.1 > address).map(|key| key.3).min();
+        let lowest = || above().filter(|key| key.3 + key.1 > address).map(|key| key.3).min();
+        let seen_lowest = || one(heap.lowest_at_least(slot, handle, Bytes(size), DeviceAddress(address)));
         let elsewhere = STREAMS.iter().copied().collect::<BTreeSet<u64>>().into_iter().filter(|other| *other != stream);
         let elsewhere =
             elsewhere.filter_map(|other| self.free.range((other, size, 0, 0, 0)..).next().filter(|key| key.0 == other));
-        let one = |view: Option<BlockView>| view.map(|view| view.address.get());
+        // The block after the last one of a walk, and after the one that was freed last.
+        let last = heap.at_least(slot, handle, Bytes(size)).take(few).last();
+        let newest = self.newest.and_then(|key| {
+            let equal = heap.at_least(slot, StreamId(key.0), Bytes(key.1)).find(|view| view.address.get() == key.3);
+            equal.map(|view| (view, key))
+        });
+        let behind_newest =
+            newest.map(|(_, key)| self.free.range(key..).nth(1).filter(|next| next.0 == key.0).map(|next| next.3));
         let checks = [
+            ("following", last.is_none_or(|last| one(heap.following(last.id)) == above().nth(few).map(|key| key.3))),
+            ("following of the newest block", newest.map(|(view, _)| one(heap.following(view.id))) == behind_newest),
             ("first_at_least", one(heap.first_at_least(slot, handle, Bytes(size))) == above().next().map(|key| key.3)),
             (
                 "at_least",
@@ -284,7 +334,8 @@ impl<'a> Play<'a> {
             ),
             ("below", places(heap.below(slot, handle, Bytes(size)).take(few).collect()) == keys(below().take(few).collect())),
             ("largest", one(heap.largest(slot, handle)) == largest),
-            ("lowest_at_least", one(heap.lowest_at_least(slot, handle, Bytes(size), DeviceAddress(address))) == lowest),
+            // This one looks at all blocks.
+            ("lowest_at_least", !number.is_multiple_of(4) || seen_lowest() == lowest()),
             (
                 "first_at_least_elsewhere",
                 places(heap.first_at_least_elsewhere(slot, handle, Bytes(size)).collect()) == keys(elsewhere.collect()),
@@ -341,76 +392,164 @@ impl Wrapper for Ordered {
     }
 }
 
-/// Free blocks by address that coalesce: hundreds of small blocks side by side, freed in any order. A list of free
-/// units determines how the heap answers a search from any address, including addresses inside a block and the former
-/// beginning of a block that has been coalesced. The heap must give the same answers whether or not it keeps free blocks
-/// in the order of their addresses.
+/// Free blocks by address that coalesce: hundreds of small blocks side by side, freed in any order, and taken again in parts. A
+/// list of free units determines which block a request gets, and how the heap answers a search from any address, including
+/// addresses inside a block and the former beginning of a block that has been coalesced. The heap must give the same answers
+/// whether or not it keeps free blocks in the order of their addresses.
 ///
 /// The number of blocks, the distance between those that are freed first, whether the heap keeps that order, and the
-/// number that determines the order in which the other blocks are freed.
+/// number that determines everything else.
 pub(crate) fn by_address(draws: &Draws) -> Outcome {
     let strategy = (70..400_usize, 2..4_usize, any::<bool>(), any::<u64>());
     run_law(&draws.each_for(4), 358, strategy, |&(count, apart, is_ordered, seed)| {
-        play_by_address(count, apart, is_ordered, seed)
+        let mut units = Units::new(count, is_ordered, seed)?;
+        units.free_all(apart)?;
+        for _ in 0..TURNS {
+            units.turn()?;
+        }
+        units.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+        Ok(units.steps)
     })
 }
 
-fn play_by_address(count: usize, apart: usize, is_ordered: bool, seed: u64) -> Result<u64, Broken> {
-    let rules = PyTorch::new(Settings::default());
-    let policy: Box<dyn Policy> = if is_ordered { Box::new(Ordered(rules)) } else { Box::new(rules) };
-    let mut core = PagedCore::new(Paged::new(SimOptions::new(Bytes(1 << 40))), policy, Vec::new());
-    let mut allocate = |bytes: u64| core.allocate(Bytes(bytes), StreamId::DEFAULT).map_err(failed);
-    let mut held = (0..count).map(|_| allocate(UNIT).map(Some)).collect::<Result<Vec<Option<Allocation>>, Broken>>()?;
-    // The rest of the segment is in use.
-    let _behind = [allocate(MIB)?, allocate(MIB - count as u64 * UNIT)?];
-    let base = held[0].as_ref().map_or(0, |first| first.address().get());
-    let mut state = seed;
-    let mut draw = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below.max(1)
-    };
-    let mut order: Vec<usize> = (0..count).step_by(apart).collect();
-    let mut others: Vec<usize> = (0..count).filter(|place| place % apart != 0).collect();
-    while !others.is_empty() {
-        order.push(others.swap_remove(draw(others.len())));
-    }
-    let mut free = vec![false; count];
-    for (step, &place) in order.iter().enumerate() {
-        if let Some(allocation) = held[place].take() {
-            core.free(allocation).map_err(failed)?;
-        }
-        free[place] = true;
-        // Queries every address around the block that grew last, and a random one.
-        let first = (0..place).rev().take_while(|&before| free[before]).last().unwrap_or(place);
-        let behind = (place..count).find(|&next| !free[next]).unwrap_or(count);
-        let near = (first..behind).flat_map(|unit| [0, UNIT / 2].map(|more| unit as u64 * UNIT + more)).take(12);
-        let anywhere = draw(count) as u64 * UNIT;
-        let size = 1 + draw(4) as u64;
-        for from in near.chain([0, anywhere, behind as u64 * UNIT]) {
-            ask(core.heap(), &free, size, (base, from))
-                .map_err(|broken| broken.during(format!("step {step}, unit {place} is freed")))?;
-        }
-    }
-    core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
-    Ok(count as u64)
+/// The number of times that a program by address changes how often it takes blocks.
+const TURNS: usize = 4;
+
+/// A segment of units, each of which is free or in use.
+struct Units {
+    core: PagedCore,
+    base: u64,
+    free: Vec<bool>,
+    /// The allocations, each with its first unit and its number of units.
+    held: Vec<(usize, usize, Allocation)>,
+    /// Whatever uses the rest of the segment.
+    _behind: [Allocation; 2],
+    state: u64,
+    steps: u64,
 }
 
-/// Asks for the lowest free block of this many units that ends after an address, which is counted from the first unit.
-fn ask(heap: &Heap, free: &[bool], units: u64, (base, from): (u64, u64)) -> Result<(), Broken> {
-    let slot = PoolSlot::default_pool(PoolClass::Small);
-    let seen = heap.lowest_at_least(slot, StreamId::DEFAULT, Bytes(units * UNIT), DeviceAddress(base + from));
-    let seen = seen.map(|block| block.address.get() - base);
-    let mut begin = 0;
-    let mut expected = None;
-    for run in free.chunk_by(|one, other| one == other) {
-        let (bytes, end) = (run.len() as u64 * UNIT, begin + run.len() as u64 * UNIT);
-        if run[0] && bytes >= units * UNIT && end > from {
-            expected = Some(begin);
-            break;
+impl Units {
+    fn new(count: usize, is_ordered: bool, seed: u64) -> Result<Units, Broken> {
+        let rules = PyTorch::new(Settings::default());
+        let policy: Box<dyn Policy> = if is_ordered { Box::new(Ordered(rules)) } else { Box::new(rules) };
+        let mut core = PagedCore::new(Paged::new(SimOptions::new(Bytes(1 << 40))), policy, Vec::new());
+        let mut allocate = |bytes: u64| core.allocate(Bytes(bytes), StreamId::DEFAULT).map_err(failed);
+        // The units are what is left of a segment.
+        let behind = [allocate(MIB)?, allocate(MIB - count as u64 * UNIT)?];
+        let base = behind[1].address().get() + MIB - count as u64 * UNIT;
+        let mut units = Units { core, base, free: vec![true; count], held: Vec::new(), _behind: behind, state: seed, steps: 0 };
+        let mut left = count;
+        while left > 0 {
+            let own = if units.draw(3) == 0 { 1 + units.draw(8) } else { 1 }.min(left);
+            units.allocate(own)?;
+            left -= own;
         }
-        begin = end;
+        Ok(units)
     }
-    ensure(Law::Reference, seen == expected, || {
-        format!("the lowest block of {units} units that ends after {from:#x} begins at {seen:x?}, expected {expected:x?}")
-    })
+
+    fn draw(&mut self, below: usize) -> usize {
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.state >> 33) as usize % below.max(1)
+    }
+
+    /// The free blocks: the first unit and the number of units of each.
+    fn blocks(&self) -> Vec<(usize, usize)> {
+        let mut begin = 0;
+        let runs = self.free.chunk_by(|one, other| one == other).map(|run| {
+            begin += run.len();
+            (run[0], (begin - run.len(), run.len()))
+        });
+        runs.filter(|(is_free, _)| *is_free).map(|(_, block)| block).collect()
+    }
+
+    /// Frees every block: first those that are a distance apart, so that they do not coalesce, from one end or in any order; then
+    /// the others in any order.
+    fn free_all(&mut self, apart: usize) -> Result<(), Broken> {
+        let mut first: Vec<usize> = self.held.iter().step_by(apart).map(|(unit, ..)| *unit).collect();
+        let order = self.draw(3);
+        while !first.is_empty() {
+            let place = [0, first.len() - 1, self.draw(first.len())][order];
+            let unit = first.remove(place);
+            let place = self.held.iter().position(|(own, ..)| *own == unit).ok_or_else(|| failed("the block is gone"))?;
+            self.give(place)?;
+        }
+        while !self.held.is_empty() {
+            let place = self.draw(self.held.len());
+            self.give(place)?;
+        }
+        Ok(())
+    }
+
+    /// Takes and frees blocks for a while.
+    fn turn(&mut self) -> Result<(), Broken> {
+        let takes = [100, 80, 50, 20][self.draw(4)];
+        for _ in 0..self.draw(self.free.len() / 2) {
+            if self.draw(100) < takes || self.held.is_empty() {
+                self.take()?;
+            } else {
+                let place = self.draw(self.held.len());
+                self.give(place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, place: usize) -> Result<(), Broken> {
+        let (unit, units, allocation) = self.held.swap_remove(place);
+        self.core.free(allocation).map_err(failed)?;
+        self.free[unit..unit + units].fill(true);
+        self.ask_around(unit).map_err(|broken| broken.during(format!("step {}, unit {unit} is freed", self.steps)))
+    }
+
+    /// Requests a few units, mostly one.
+    fn take(&mut self) -> Result<(), Broken> {
+        let units = if self.draw(3) == 0 { 1 + self.draw(30) } else { 1 };
+        let Some(unit) = self.allocate(units)? else { return Ok(()) };
+        self.ask_around(unit).map_err(|broken| broken.during(format!("step {}, {units} units are taken", self.steps)))
+    }
+
+    /// Requests units, unless no block is large enough. The smallest one that is serves the request, of equal ones the lowest.
+    /// Returns the first unit.
+    fn allocate(&mut self, units: usize) -> Result<Option<usize>, Broken> {
+        let serving = self.blocks().into_iter().filter(|(_, own)| *own >= units).min_by_key(|&(unit, own)| (own, unit));
+        let Some((unit, _)) = serving else { return Ok(None) };
+        let allocation = self.core.allocate(Bytes(units as u64 * UNIT), StreamId::DEFAULT).map_err(failed)?;
+        let (seen, expected) = (allocation.address().get(), self.base + unit as u64 * UNIT);
+        ensure(Law::Reference, seen == expected, || {
+            format!("step {}: {units} units begin at {seen:#x}, expected {expected:#x}", self.steps)
+        })?;
+        self.free[unit..unit + units].fill(false);
+        self.held.push((unit, units, allocation));
+        Ok(Some(unit))
+    }
+
+    /// Asks from the addresses around the block that changed last, and from a random one: for a few units, for as many as a block
+    /// has, and for one more.
+    fn ask_around(&mut self, unit: usize) -> Result<(), Broken> {
+        self.steps += 1;
+        let blocks = self.blocks();
+        let first = (0..unit).rev().take_while(|&before| self.free[before]).last().unwrap_or(unit);
+        let behind = (unit..self.free.len()).find(|&next| !self.free[next]).unwrap_or(self.free.len());
+        let near = (first..behind).flat_map(|unit| [0, UNIT / 2].map(|more| unit as u64 * UNIT + more)).take(8);
+        let anywhere = self.draw(self.free.len()) as u64 * UNIT;
+        let own = if blocks.is_empty() { 0 } else { blocks[self.draw(blocks.len())].1 + self.draw(2) };
+        let largest = blocks.iter().map(|block| block.1).max().unwrap_or(0) + self.draw(2);
+        let sizes = [1 + self.draw(4), own, largest];
+        for (number, from) in near.chain([0, 0, 0, anywhere, anywhere, behind as u64 * UNIT]).enumerate() {
+            self.ask(&blocks, sizes[number % sizes.len()] as u64, from)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for the lowest free block of this many units that ends after an address, which is counted from the first unit.
+    fn ask(&self, blocks: &[(usize, usize)], units: u64, from: u64) -> Result<(), Broken> {
+        let (slot, from_address) = (PoolSlot::default_pool(PoolClass::Small), DeviceAddress(self.base + from));
+        let seen = self.core.heap().lowest_at_least(slot, StreamId::DEFAULT, Bytes(units * UNIT), from_address);
+        let seen = seen.map(|block| block.address.get() - self.base);
+        let mut blocks = blocks.iter().map(|&(unit, own)| (unit as u64 * UNIT, own as u64));
+        let expected = blocks.find(|&(begin, own)| own >= units && begin + own * UNIT > from).map(|(begin, _)| begin);
+        ensure(Law::Reference, seen == expected, || {
+            format!("the lowest block of {units} units that ends after {from:#x} begins at {seen:x?}, expected {expected:x?}")
+        })
+    }
 }
