@@ -117,7 +117,8 @@ fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
 /// Expandable segments that are full, beside others of the same stream that can grow.
 fn check_short_ranges(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(4) } else { EventTiming::Clock };
-    run_cases(effort, SALT + 25, short_ranges(timing), |(setup, steps)| play(backend, setup, steps, None))
+    let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
+    run_cases(&effort, SALT + 25, short_ranges(timing), |(setup, steps)| play(backend, setup, steps, None))
 }
 
 /// On a real device no graph is captured, and the programs run without.
