@@ -1,5 +1,5 @@
 //! Tests the largest and the smallest numbers: streams and private pools, which have 16-bit numbers; bytes, up to more
-//! than the statistics can count; and fractions as limits.
+//! than the statistics can count; requests as large as their blocks; and fractions as limits.
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -143,6 +143,57 @@ fn free_segment(address: u64, size: u64) -> AdoptedSegment {
     let blocks = vec![AdoptedBlock { size: Bytes(size), content: AdoptedContent::Free }];
     let (pool, class, stream) = (PoolId::DEFAULT, PoolClass::Large, StreamId::DEFAULT);
     AdoptedSegment { address: DeviceAddress(address), stream, pool, class, page: None, blocks }
+}
+
+/// The heap check rejects an adopted block for which more bytes were requested than it has, wherever it is, until it is freed.
+/// Adoption is the one call that leads to such a heap.
+pub(crate) fn requested(_: &Draws) -> Outcome {
+    const SIZE: u64 = 2 * MIB;
+    let (pools, classes) = ([PoolId::DEFAULT, PoolId(0, 1)], [PoolClass::Small, PoolClass::Large]);
+    let beside = [AdoptedContent::Allocated(Bytes(SIZE)), AdoptedContent::Free, AdoptedContent::Unmapped];
+    let mut checks = 0;
+    for (page, pool, class) in [None, Some(Bytes(SIZE))]
+        .into_iter()
+        .flat_map(|page| pools.into_iter().flat_map(move |pool| classes.map(move |class| (page, pool, class))))
+    {
+        for (place, beside) in (0..3_usize).flat_map(|place| beside.map(|beside| (place, beside))) {
+            if beside == AdoptedContent::Unmapped && page.is_none() {
+                continue;
+            }
+            for requested in [0, 1, SIZE - 1, SIZE, SIZE + 1, 2 * SIZE, 3 * SIZE, 3 * SIZE + 1, 1 << 40] {
+                let content = |other: usize| match place.abs_diff(other) {
+                    0 => AdoptedContent::Allocated(Bytes(requested)),
+                    1 => beside,
+                    _ => AdoptedContent::Allocated(Bytes(SIZE)),
+                };
+                let blocks = (0..3).map(|other| AdoptedBlock { size: Bytes(SIZE), content: content(other) }).collect();
+                let (address, stream) = (DeviceAddress(1 << 50), StreamId::DEFAULT);
+                let segment = AdoptedSegment { address, stream, pool, class, page, blocks };
+                check_requested(&segment, place, requested > SIZE)?;
+                checks += 1;
+            }
+        }
+    }
+    Ok(checks)
+}
+
+/// Adopts the segment, whose block at this place may be too small for its request.
+fn check_requested(segment: &AdoptedSegment, place: usize, is_wrong: bool) -> Result<(), Broken> {
+    let mut core = core();
+    if segment.pool != PoolId::DEFAULT {
+        core.create_pool(segment.pool).map_err(|error| Broken::new(Law::Sweep, format!("{error:?}")))?;
+    }
+    let adopted = core.adopt(segment, &mut |_, _| ((), 1)).map_err(|error| Broken::new(Law::Sweep, error))?;
+    let at = DeviceAddress(segment.address.get() + place as u64 * segment.blocks[place].size.get());
+    let answer = core.check();
+    let is_named = answer.as_ref().is_err_and(|violation| violation.to_string().contains(&format!("{:#x}", at.get())));
+    ensure(Law::Sweep, if is_wrong { is_named } else { answer.is_ok() }, || {
+        format!("block {place} of {segment:?} is too small: {is_wrong}; the check returned {answer:?}")
+    })?;
+    for allocation in adopted.into_iter().filter(|allocation| allocation.address() == at) {
+        free(&mut core, allocation)?;
+    }
+    core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
 }
 
 pub(crate) fn bytes(draws: &Draws) -> Outcome {

@@ -27,7 +27,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 23] = [
+pub const LAWS: [CoreLaw; 24] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says or fails with the specified error",
@@ -99,6 +99,11 @@ pub const LAWS: [CoreLaw; 23] = [
         name: "reference/most-bytes",
         says: "the allocator holds up to 2^63 - 1 bytes, adopted or its own, and not one byte more",
         check: bounds::bytes,
+    },
+    CoreLaw {
+        name: "sweep/requested-bytes",
+        says: "the heap check rejects a block for which more bytes were requested than it has, and only such a block",
+        check: bounds::requested,
     },
     CoreLaw {
         name: "reference/any-size",
