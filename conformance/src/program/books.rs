@@ -5,7 +5,7 @@
 //! The policy decides where a request is placed. If its answers are watched, the books check that the allocator did what the
 //! policy told it to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::policy::{Policy, PolicyFault};
@@ -13,7 +13,7 @@ use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stats};
 use parkade::texts::RescueTried;
 use parkade::trace::{TraceAction, TraceEntry};
-use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, BlockView, CheckpointError, FreeError, PoolCheckpoint, PoolSlot};
 use parkade_sim::CallName;
 
@@ -26,7 +26,7 @@ use super::lending;
 use super::routing::Routing;
 use super::step::{POOLS, Step, pool_id};
 use super::views;
-use super::watched::{self, Told, changed_since_answer};
+use super::watched::{self, changed_since_answer};
 use crate::backend::{DeviceFacts, MadeCall, TestDevice, Witness};
 use crate::law::{Broken, Law, ensure};
 
@@ -67,6 +67,17 @@ impl Leaving {
     }
 }
 
+/// How an event was last recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Recorded {
+    /// On a stream that was not captured.
+    Plainly,
+    /// On a captured stream, perhaps for a freed block.
+    Captured,
+    /// On a captured stream, in one of the policy's own steps.
+    CapturedByPolicy,
+}
+
 /// The record of who holds which memory.
 #[derive(Clone)]
 pub(crate) struct Books {
@@ -86,6 +97,8 @@ pub(crate) struct Books {
     /// The state before a checkpoint is restored.
     before_restore: Option<(Vec<SegmentInfo>, Stats, Vec<Held>)>,
     was_deferring: bool,
+    /// How each event was last recorded.
+    recorded: BTreeMap<u64, Recorded>,
     /// Whether any block was pending before the current step.
     was_pending: bool,
     /// The state before a request that a private pool may serve with memory of the default pool.
@@ -122,6 +135,7 @@ impl Books {
             mappings: Mappings::default(),
             before_restore: None,
             was_deferring: false,
+            recorded: BTreeMap::new(),
             was_pending: false,
             before_lending: None,
             apart: Vec::new(),
@@ -171,7 +185,7 @@ impl Books {
     /// # Errors
     /// The first broken law.
     pub(super) fn after(&mut self, caller: &mut Caller, step: Step, seen: &Answer) -> Result<(), Broken> {
-        check_uncaptured(caller, self.was_pending)?;
+        self.check_uncaptured(caller)?;
         match seen {
             Answer::Allocated(_) => {
                 self.count_carried_out(caller);
@@ -498,6 +512,46 @@ impl Books {
         self.routing.is_deferring(caller.core.policy().profile())
     }
 
+    /// Checks that no work of a captured stream was ordered before other work, or the reverse, because the driver would add it to the
+    /// graph, and that the host neither waited for such a stream or for an event captured there nor asked whether they are complete,
+    /// because the driver would refuse and the capture would be invalid (facts: Graph captures). An event counts as captured until it
+    /// is recorded again, also after the capture.
+    ///
+    /// PyTorch's policies wait for the streams of expandable segments without asking about captures. The events of freed blocks are
+    /// recorded on captured streams too: an event on a stream for which a block waits may be one.
+    fn check_uncaptured(&mut self, caller: &Caller) -> Result<(), Broken> {
+        let captured: Vec<u64> = caller.captured_streams().into_iter().map(StreamId::get).collect();
+        let waiting = self.leaving.iter().chain(&self.freeing).flat_map(|block| &block.waits);
+        let awaited: BTreeSet<u64> = waiting.map(|(stream, _)| *stream).collect();
+        let asks = !caller.core.policy().releases_during_captures();
+        for call in &caller.calls {
+            let recorded = self.recorded.get(&call.event).copied();
+            let is_wrong = match call.name {
+                CallName::StreamSynchronize => asks && captured.contains(&call.stream),
+                CallName::EventQuery | CallName::EventSynchronize => asks && recorded == Some(Recorded::CapturedByPolicy),
+                CallName::StreamWaitEvent => {
+                    recorded.is_some_and(|recorded| recorded != Recorded::Plainly || captured.contains(&call.stream))
+                }
+                _ => false,
+            };
+            ensure(Law::Pools, !is_wrong, || {
+                format!(
+                    "the allocator called {call:?} while these streams were captured: {captured:x?}; the event is {recorded:?}"
+                )
+            })?;
+            if call.name == CallName::EventRecord && call.done {
+                let is_captured = captured.contains(&call.stream);
+                let recorded = match (is_captured, awaited.contains(&call.stream)) {
+                    (false, _) => Recorded::Plainly,
+                    (true, false) => Recorded::CapturedByPolicy,
+                    (true, true) => Recorded::Captured,
+                };
+                self.recorded.insert(call.event, recorded);
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that a step during which waiting was deferred from start to end has not waited.
     fn check_calls(&self, caller: &Caller, step: Step) -> Result<(), Broken> {
         let is_deferring = self.should_defer(caller);
@@ -603,7 +657,8 @@ impl Books {
         }
         let missing = expected.next();
         ensure(Law::Accounting, missing.is_none(), || format!("{missing:?} is missing from the heap"))?;
-        check_told(caller)?;
+        let held = caller.held.iter().map(|held| (held.address().get(), held.requested, held.home.get()));
+        watched::check_told(&caller.core, held.collect())?;
         let pending: Vec<u64> =
             blocks().filter(|block| block.state == BlockActivity::PendingFree).map(|block| block.address.get()).collect();
         let witness = caller.device.witness();
@@ -752,29 +807,6 @@ fn copied_bytes(caller: &Caller) -> u64 {
     caller.broken.iter().flat_map(|broken| &broken.kept).map(|(_, bytes)| bytes).sum()
 }
 
-/// Checks that no work of a captured stream was ordered before other work, or the reverse, because the driver would add it to the graph,
-/// and that the host neither waited for such a stream nor asked whether it is idle, because the driver would refuse and the capture would
-/// be invalid (facts: Graph captures). PyTorch's policies wait for the streams of expandable segments without asking about captures. If
-/// blocks are pending, a recorded event may be the program's.
-fn check_uncaptured(caller: &Caller, was_pending: bool) -> Result<(), Broken> {
-    let captured = caller.captured_streams();
-    let is_captured = |call: &MadeCall| captured.iter().any(|stream| stream.get() == call.stream);
-    let asks = !caller.core.policy().releases_during_captures();
-    let is_wrong = |place: &usize| {
-        let call = &caller.calls[*place];
-        let before = place.checked_sub(1).map(|before| &caller.calls[before]);
-        let recorded = before.filter(|before| before.name == CallName::EventRecord && before.event == call.event);
-        match call.name {
-            CallName::StreamSynchronize => asks && is_captured(call),
-            CallName::EventQuery => asks && !was_pending && recorded.is_some_and(is_captured),
-            CallName::StreamWaitEvent => recorded.is_some_and(|recorded| is_captured(recorded) || is_captured(call)),
-            _ => false,
-        }
-    };
-    let call = (0..caller.calls.len()).find(is_wrong).map(|place| &caller.calls[place]);
-    ensure(Law::Pools, call.is_none(), || format!("the allocator called {call:?} for a stream that is being captured"))
-}
-
 /// Checks that a request for an address got that address.
 fn check_address(caller: &Caller, step: Step) -> Result<(), Broken> {
     let address = caller.held.last().map(Held::address).filter(|_| matches!(step, Step::AllocateAt(..)));
@@ -782,30 +814,6 @@ fn check_address(caller: &Caller, step: Step) -> Result<(), Broken> {
     ensure(Law::Placement, address.is_none_or(|address| address == asked), || {
         format!("a request for the address {asked} was served at {address:?}")
     })
-}
-
-/// Checks that the policy has learned of exactly the live allocations, and that the heap shows it the same ones.
-fn check_told(caller: &Caller) -> Result<(), Broken> {
-    let told: Vec<Told> = match caller.core.policy().told() {
-        Ok(told) => told.copied().collect(),
-        Err(mistold) => return Err(Broken::new(Law::Accounting, mistold)),
-    };
-    let mut held: Vec<(u64, u64, u64)> =
-        caller.held.iter().map(|held| (held.address().get(), held.requested, held.home.get())).collect();
-    held.sort_unstable();
-    let plain: Vec<(u64, u64, u64)> = told.iter().map(|told| (told.address, told.requested, told.stream.get())).collect();
-    ensure(Law::Accounting, plain == held, || {
-        format!("the policy has learned that {plain:x?} are handed out, but the program holds {held:x?}")
-    })?;
-    let heap = caller.core.heap();
-    for pool in heap.pool_slots() {
-        let shown: Vec<Told> = heap.live_blocks(pool).map(Told::of).collect();
-        let expected: Vec<Told> = told.iter().copied().filter(|told| told.pool == pool).collect();
-        ensure(Law::Accounting, shown == expected, || {
-            format!("the heap shows {shown:x?} as handed out in {pool:?}, but the policy has learned of {expected:x?}")
-        })?;
-    }
-    Ok(())
 }
 
 /// A place where two free blocks meet that the policy has kept apart.

@@ -12,6 +12,7 @@ use parkade::{Allocator, BlockId, FreePair, Heap, LiveBlock, PoolSlot};
 
 use super::lending;
 use crate::backend::{AnyDevice, WitnessedDevice};
+use crate::law::{Broken, Law, ensure};
 
 /// The allocator under test.
 pub(crate) type Core = Allocator<WitnessedDevice<AnyDevice>, Watched, Vec<TraceEntry>>;
@@ -379,6 +380,29 @@ pub(crate) fn changed_since_answer(core: &Core) -> Option<String> {
     let notes = core.policy().notes.borrow();
     let now = picture(core.heap());
     (now != notes.picture).then(|| format!("the policy saw the heap as {:x?}, but it is now {now:x?}", notes.picture))
+}
+
+/// Checks that the policy has learned of exactly the live allocations, each with its address, requested bytes and stream, and
+/// that the heap shows it the same ones.
+pub(super) fn check_told(core: &Core, mut live: Vec<(u64, u64, u64)>) -> Result<(), Broken> {
+    let told: Vec<Told> = match core.policy().told() {
+        Ok(told) => told.copied().collect(),
+        Err(mistold) => return Err(Broken::new(Law::Accounting, mistold)),
+    };
+    live.sort_unstable();
+    let plain: Vec<(u64, u64, u64)> = told.iter().map(|told| (told.address, told.requested, told.stream.get())).collect();
+    ensure(Law::Accounting, plain == live, || {
+        format!("the policy has learned that {plain:x?} are handed out, but these are: {live:x?}")
+    })?;
+    let heap = core.heap();
+    for pool in heap.pool_slots() {
+        let shown: Vec<Told> = heap.live_blocks(pool).map(Told::of).collect();
+        let expected: Vec<Told> = told.iter().copied().filter(|told| told.pool == pool).collect();
+        ensure(Law::Accounting, shown == expected, || {
+            format!("the heap shows {shown:x?} as handed out in {pool:?}, but the policy has learned of {expected:x?}")
+        })?;
+    }
+    Ok(())
 }
 
 impl Wrapper for Watched {
