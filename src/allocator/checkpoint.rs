@@ -83,7 +83,7 @@ pub enum CheckpointError {
     /// The saved block's memory now belongs to a block that is waiting for other streams, or that will wait when it is
     /// freed. PyTorch hands out that block if it is large enough, and hands it out again when its events are complete.
     BlockPending(DeviceAddress),
-    /// There is no room for this block of a saved segment.
+    /// There is no room for this block of a saved segment, or the saved block has 0 bytes.
     SizeDiffers(DeviceAddress),
     /// The saved segment, named by its first byte, has become longer or shorter.
     LengthDiffers(DeviceAddress),
@@ -366,6 +366,9 @@ impl Fit<'_> {
             }
             if room == 0 && after == NIL {
                 break;
+            }
+            if saved.size == Bytes::ZERO {
+                return Err(CheckpointError::SizeDiffers(DeviceAddress(at)));
             }
             if saved.size.0 > room {
                 let is_pending = room == 0 && !self.heap.is_unmapped(after) && saved.size.0 <= self.heap.arena.at(after).size;

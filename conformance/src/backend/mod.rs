@@ -22,5 +22,5 @@ pub use interface::{
     Touch, Unable, Waits,
 };
 pub use simulated::{STREAMS, Simulated};
-pub(crate) use witness::BrokenHandle;
+pub(crate) use witness::{BrokenHandle, HIDDEN, Hidden};
 pub use witness::{Core, MadeCall, Witness, WitnessedDevice, WitnessedEvent};

@@ -19,8 +19,23 @@ use parkade::policy::PyTorch;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{CallName, FaultError, FaultPlan};
+use serde::{Deserialize, Serialize};
 
 use super::any::AnyDevice;
+
+/// What a device does not answer about the capture in which a stream takes part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Hidden {
+    /// Nothing: it answers everything.
+    Nothing,
+    /// Whether the stream is captured.
+    State,
+    /// Which work the stream waits for in the graph.
+    Order,
+}
+
+/// The error of such a question.
+pub(crate) const HIDDEN: BackendError = BackendError::Driver { call: "cudaStreamGetCaptureInfo", code: 700 };
 
 /// PyTorch's allocator on a witnessed device, with its trace as a list.
 pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;
@@ -50,6 +65,8 @@ struct Shared<D> {
     processes: Vec<ProcessMemory>,
     /// The address that the device will falsely report for the next range, if any.
     wrong: Option<u64>,
+    /// What it does not answer about the captures of streams.
+    hidden: BTreeMap<u64, Hidden>,
 }
 
 /// A handle to a device; clones refer to the same device.
@@ -83,7 +100,7 @@ impl<D> WitnessedDevice<D> {
         let (reserved, touched) = (BTreeMap::new(), BTreeSet::new());
         let most = Bytes::MAX;
         let (calls, broken, events, processes, wrong) = (None, Vec::new(), 0, Vec::new(), None);
-        let (segments, overlap) = (BTreeMap::new(), None);
+        let (segments, overlap, hidden) = (BTreeMap::new(), None, BTreeMap::new());
         WitnessedDevice(Rc::new(RefCell::new(Shared {
             device,
             witness,
@@ -98,6 +115,7 @@ impl<D> WitnessedDevice<D> {
             events,
             processes,
             wrong,
+            hidden,
         })))
     }
 
@@ -188,6 +206,21 @@ impl<D> WitnessedDevice<D> {
         self.0.borrow().overlap.clone()
     }
 
+    /// Makes questions about the capture of a stream fail, or lets the device answer them again.
+    pub(crate) fn hide_capture(&self, stream: StreamId, hidden: Hidden) {
+        self.0.borrow_mut().hidden.insert(stream.get(), hidden);
+    }
+
+    /// Returns whether any question about captures fails.
+    pub(crate) fn hides_captures(&self) -> bool {
+        self.0.borrow().hidden.values().any(|hidden| *hidden != Hidden::Nothing)
+    }
+
+    /// Fails if this is what the device does not answer.
+    fn answers(&self, stream: StreamId, asked: Hidden) -> Result<(), BackendError> {
+        if self.0.borrow().hidden.get(&stream.get()) == Some(&asked) { Err(HIDDEN) } else { Ok(()) }
+    }
+
     /// Makes one call, unless the plan makes it fail.
     fn call<T>(&self, asked: MadeCall, make: impl FnOnce(&mut Shared<D>) -> Result<T, BackendError>) -> Result<T, BackendError> {
         let shared = &mut *self.0.borrow_mut();
@@ -238,6 +271,7 @@ impl WitnessedDevice<AnyDevice> {
             events,
             processes,
             wrong,
+            hidden,
         } = &*self.0.borrow();
         Some(WitnessedDevice(Rc::new(RefCell::new(Shared {
             device: device.duplicate()?,
@@ -253,6 +287,7 @@ impl WitnessedDevice<AnyDevice> {
             events: *events,
             processes: processes.clone(),
             wrong: *wrong,
+            hidden: hidden.clone(),
         }))))
     }
 }
@@ -459,10 +494,12 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        self.answers(stream, Hidden::State)?;
         self.0.borrow_mut().device.capture(stream)
     }
 
     fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        self.answers(stream, Hidden::Order)?;
         self.0.borrow_mut().device.add_awaited(stream, awaited)
     }
 

@@ -135,7 +135,8 @@ fn same_error(seen: &AllocError, expected: &AllocError) -> bool {
     }
 }
 
-fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
+/// Returns the checkpoint as the reference allocator keeps it.
+pub(super) fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
     let segments = checkpoint.segments.iter().map(|segment| {
         let blocks = segment.blocks.iter().map(|block| (block.size, block.state)).collect();
         (segment.address, segment.stream, blocks)

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use parkade::device::DeviceBackend;
 use parkade::policy::Policy;
 use parkade::settings::Settings;
+use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocator, BlockView, FreeError, InvalidFraction, PoolFilter, PoolSlot};
@@ -12,6 +13,7 @@ use parkade::{AllocError, Allocator, BlockView, FreeError, InvalidFraction, Pool
 use super::answer::{self, Answer};
 use super::caller::Caller;
 use super::step::{POOLS, Step, pool_id};
+use super::watched::check_told;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
 use crate::reference_model::allocator::{Deed, FreeBlock, Graphs, Saved};
@@ -64,6 +66,7 @@ impl Beside {
         queries(core, reference, caller.steps, caller.streams[caller.steps as usize % 4])?;
         if caller.steps.is_multiple_of(4) {
             private_blocks(core, reference)?;
+            check_told(core, live(&reference.segments()))?;
         }
         let target = core.policy().pytorch().and_then(|policy| policy.collection_target(core.heap()));
         let expected = reference.collection_target();
@@ -122,6 +125,10 @@ impl Beside {
             (Step::Restore(which), Answer::Restored(..) | Answer::NotRestored(_)) => {
                 answer::restored(reference.restore(&self.saved[which % self.saved.len()]))
             }
+            (Step::RestoreChanged(..), Answer::Restored(..) | Answer::NotRestored(_)) => {
+                let checkpoint = caller.restored_by(step).expect("it was restored");
+                answer::restored(reference.restore(&answer::as_saved(&checkpoint)))
+            }
             (Step::LiveAre(pool, all), _) => {
                 let live: Vec<u64> = caller.live_of(pool, all).into_iter().map(DeviceAddress::get).collect();
                 Answer::Asked(reference.live_are(POOLS[pool], &live))
@@ -153,6 +160,15 @@ impl Beside {
     }
 }
 
+/// Returns the address, the requested bytes and the stream of every allocation.
+fn live(segments: &[SegmentInfo]) -> Vec<(u64, u64, u64)> {
+    let own = |segment: &SegmentInfo| {
+        let live = segment.blocks.iter().filter(|block| block.state == BlockActivity::Allocated);
+        live.map(|block| (block.address.get(), block.requested.get(), segment.stream.get())).collect::<Vec<_>>()
+    };
+    segments.iter().flat_map(own).collect()
+}
+
 /// Builds the same graph as the device.
 fn captured(graphs: &mut Graphs, step: Step, stream: impl Fn(usize) -> u64) -> bool {
     match step {
@@ -160,6 +176,7 @@ fn captured(graphs: &mut Graphs, step: Step, stream: impl Fn(usize) -> u64) -> b
         Step::EndGraph(place) => graphs.end(stream(place)),
         Step::GraphWork(place) => return graphs.work(stream(place)),
         Step::GraphWait(place, other) => return graphs.wait(stream(place), stream(other)),
+        Step::HideGraph(place, hidden) => graphs.hide(stream(place), hidden),
         _ => {}
     }
     matches!(step, Step::BeginGraph(_))

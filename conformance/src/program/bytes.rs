@@ -7,7 +7,7 @@ use parkade::units::MIB;
 
 use super::draw::THRESHOLDS;
 use super::step::{CALLBACKS, DEFAULT_POOL, Failing, LONGEST, OUT_OF_MEMORY, Order, POOLS, Setup, Spot, Step, profiles};
-use crate::backend::{EventTiming, Places, STREAMS};
+use crate::backend::{EventTiming, Hidden, Places, STREAMS};
 
 /// A program: its conditions, its steps, and which calls fail.
 pub(crate) type Program = (Setup, Vec<Step>, Option<Failing>);
@@ -113,7 +113,8 @@ impl Source<'_> {
             10 => Step::AllocateAt(self.size(), stream, self.byte(), self.spot()),
             11 => self.routing(stream),
             12 => Step::AllocateRaw(self.size(), stream),
-            13..22 => Step::Free(self.byte()),
+            13..21 => Step::Free(self.byte()),
+            21 => Step::FailNext(1 + self.byte() as u64 % 8, self.pick(&[OUT_OF_MEMORY, 700])),
             22 => Step::FreeAgain(self.byte()),
             23..26 => Step::Record(self.byte(), stream),
             26 => Step::Stock(self.byte(), stream % CALLBACKS),
@@ -145,7 +146,8 @@ impl Source<'_> {
             55 => Step::NoSplit(self.byte() % (DEFAULT_POOL + 1)),
             56 | 57 => Step::Capturing(stream > 1),
             58 | 59 => Step::Save(self.pool()),
-            60 | 61 => Step::Restore(self.byte()),
+            60 => Step::Restore(self.byte()),
+            61 => Step::RestoreChanged(self.byte(), self.byte() as u64),
             62 => Step::LiveAre(self.pool(), stream > 0),
             _ => Step::SnapshotPool(self.pool()),
         })
@@ -164,12 +166,13 @@ impl Source<'_> {
     fn routing(&mut self, stream: usize) -> Step {
         let kind = self.byte();
         let other = kind / 16 % STREAMS.len();
-        match kind % 8 {
-            0 => Step::BeginGraph(stream),
-            1 => Step::EndGraph(stream),
-            2 | 3 => Step::GraphWork(stream),
-            4 | 5 => Step::GraphWait(stream, other),
+        match kind % 16 {
+            0 | 8 => Step::BeginGraph(stream),
+            1 | 9 => Step::EndGraph(stream),
+            2 | 3 | 10 | 11 => Step::GraphWork(stream),
+            4 | 5 | 12 | 13 => Step::GraphWait(stream, other),
             6 => Step::BeginChosen(other % POOLS.len()),
+            14 => Step::HideGraph(stream, [Hidden::Nothing, Hidden::State, Hidden::Order][other % 3]),
             _ => Step::Choose((stream > 0).then_some(other % POOLS.len())),
         }
     }
@@ -222,7 +225,7 @@ mod tests {
             }
             found.len()
         };
-        assert_eq!((distinct(kinds), releases.len()), (40, profiles().count()));
+        assert_eq!((distinct(kinds), releases.len()), (43, profiles().count()));
         let orders: usize = orders.iter().enumerate().filter(|(at, order)| !orders[..*at].contains(order)).count();
         assert_eq!(orders, 8);
         assert!((100..300).contains(&failures), "{failures}");

@@ -11,11 +11,12 @@ use parkade::device::BackendError;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, FreeMemoryCallback, PoolFilter};
-use parkade_sim::{CallName, FaultPlan};
+use parkade_sim::{CallName, FaultError, FaultPlan, When};
 
 use super::answer::{Answer, Held};
+use super::changed::changed;
 use super::script::Script;
-use super::step::{CALLBACKS, Order, POOLS, Setup, Spot, Step, pool_id};
+use super::step::{CALLBACKS, OUT_OF_MEMORY, Order, POOLS, Setup, Spot, Step, pool_id};
 use super::watched::{Core, Tested, Watched};
 use crate::backend::{
     AnyBackend, AnyDevice, BrokenHandle, Holdings, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice,
@@ -293,9 +294,9 @@ impl Caller {
                 self.checkpoints.extend(answer.clone());
                 return Ok(Answer::Saved(answer));
             }
-            Step::Restore(which) if !self.checkpoints.is_empty() => {
-                let which = which % self.checkpoints.len();
-                return Ok(Answer::restored(self.core.restore_pool(&self.checkpoints[which])));
+            Step::Restore(_) | Step::RestoreChanged(..) => {
+                let Some(checkpoint) = self.restored_by(step) else { return Ok(Answer::Nothing) };
+                return Ok(Answer::restored(self.core.restore_pool(&checkpoint)));
             }
             Step::LiveAre(pool, all) => {
                 let live = self.live_of(pool, all);
@@ -315,6 +316,15 @@ impl Caller {
             }
             Step::ResetPeaks => self.core.reset_peak_stats(),
             Step::ResetSums => self.core.reset_accumulated_stats(),
+            // A real device captures nothing.
+            Step::HideGraph(place, hidden) if self.device.steer().insight().is_some() => {
+                self.device.hide_capture(self.streams[place], hidden);
+                return Ok(Answer::Captured(false));
+            }
+            Step::FailNext(n, code) => {
+                let error = if code == OUT_OF_MEMORY { FaultError::OutOfMemory } else { FaultError::Code(code) };
+                self.device.plan_faults(FaultPlan::none().and(When::Nth(n), error));
+            }
             _ => self.drive(step).map_err(|error| Broken::new(Law::Faults, format!("{step:?}: {error}")))?,
         }
         Ok(Answer::Nothing)
@@ -341,6 +351,13 @@ impl Caller {
             }
         }
         Ok(())
+    }
+
+    /// Returns the checkpoint that a step restores, if there is one.
+    pub(super) fn restored_by(&self, step: Step) -> Option<PoolCheckpoint> {
+        let (Step::Restore(which) | Step::RestoreChanged(which, _)) = step else { return None };
+        let checkpoint = self.checkpoints.get(which % self.checkpoints.len().max(1))?;
+        Some(if let Step::RestoreChanged(_, how) = step { changed(checkpoint, how) } else { checkpoint.clone() })
     }
 
     /// Returns the streams that the device captures, if it is simulated.
@@ -402,9 +419,8 @@ impl Caller {
             }
             Answer::Restored(freed, allocations) => {
                 self.drop_void(|held, _| freed.contains(&held.address().get()));
-                if let Step::Restore(which) = step {
-                    let checkpoint = &self.checkpoints[which % self.checkpoints.len()];
-                    let (pool, saved) = (checkpoint.pool, saved_allocations(checkpoint));
+                if let Some(checkpoint) = self.restored_by(step) {
+                    let (pool, saved) = (checkpoint.pool, saved_allocations(&checkpoint));
                     for (place, allocation) in allocations.iter().enumerate() {
                         let (size, home) =
                             saved.get(place).map_or((Bytes(0), StreamId::DEFAULT), |&(_, size, stream)| (size, stream));
@@ -501,7 +517,8 @@ pub(super) fn saved_allocations(checkpoint: &PoolCheckpoint) -> Vec<(DeviceAddre
             if block.state == SavedState::Allocated {
                 found.push((address, block.size, segment.stream));
             }
-            address = address.offset(block.size);
+            // Addresses without memory may have any size.
+            address = DeviceAddress(address.get().wrapping_add(block.size.get()));
         }
     }
     found

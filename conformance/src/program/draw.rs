@@ -10,8 +10,8 @@ use std::ops::Range;
 use parkade::units::MIB;
 use proptest::prelude::*;
 
-use super::step::{CALLBACKS, DEFAULT_POOL, Order, POOLS, Setup, Spot, Step, TEXTS, profiles, texts};
-use crate::backend::{EventTiming, Places, STREAMS};
+use super::step::{CALLBACKS, DEFAULT_POOL, OUT_OF_MEMORY, Order, POOLS, Setup, Spot, Step, TEXTS, profiles, texts};
+use crate::backend::{EventTiming, Hidden, Places, STREAMS};
 use crate::drawn::one_of;
 
 /// Sizes at which a rule changes, and sizes that differ by one of those sizes.
@@ -164,11 +164,22 @@ fn pool_step() -> impl Strategy<Value = Step> {
         1 => (2..=DEFAULT_POOL).prop_map(Step::NoSplit),
         3 => prop::bool::weighted(0.4).prop_map(Step::Capturing),
         6 => pool().prop_map(Step::Save),
-        5 => any::<usize>().prop_map(Step::Restore),
+        4 => any::<usize>().prop_map(Step::Restore),
+        2 => restore_changed(),
         2 => (pool(), any::<bool>()).prop_map(|(pool, all)| Step::LiveAre(pool, all)),
         2 => any::<usize>().prop_map(Step::FreeAgain),
         1 => pool().prop_map(Step::SnapshotPool),
     ]
+}
+
+fn restore_changed() -> impl Strategy<Value = Step> {
+    (any::<usize>(), any::<u64>()).prop_map(|(which, how)| Step::RestoreChanged(which, how))
+}
+
+/// One of the next few driver calls fails, mostly the next one.
+fn fail_next() -> impl Strategy<Value = Step> {
+    let error = prop::sample::select(vec![700, 700, OUT_OF_MEMORY]);
+    (one_of![2 => Just(1), 1 => 1..6_u64], error).prop_map(|(n, error)| Step::FailNext(n, error))
 }
 
 /// Returns programs with hundreds of blocks in a few sizes. Freeing blocks that are not adjacent creates large numbers
@@ -219,7 +230,8 @@ pub(crate) fn pool_program(length: Range<usize>) -> impl Strategy<Value = Vec<St
         1 => other_step(),
         3 => pool_step(),
         3 => Just(Step::Save(0)),
-        4 => any::<usize>().prop_map(Step::Restore),
+        3 => any::<usize>().prop_map(Step::Restore),
+        2 => restore_changed(),
     ];
     prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
 }
@@ -247,16 +259,24 @@ pub(crate) fn short_ranges(timing: EventTiming) -> impl Strategy<Value = (Setup,
     (setup, prop::collection::vec(step, 1..80))
 }
 
-/// Returns what happens during captures: mostly a single step.
-fn capture_steps() -> impl Strategy<Value = Vec<Step>> {
+/// Returns what happens to memory during captures, and between them.
+fn capture_memory() -> impl Strategy<Value = Step> {
     let which = || prop::sample::select(vec![0_usize, 1, 2, 3]);
     let stream = || one_of![3 => Just(0_usize), 2 => Just(1_usize), 1 => 0..STREAMS.len()];
     let size = || prop::sample::select(vec![512, 1024, MIB, 3 * MIB, 12 * MIB]);
-    let step = one_of![
+    one_of![
         10 => (size(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
         2 => allocate_at(),
         8 => which().prop_map(Step::Free),
         6 => (which(), stream()).prop_map(|(which, stream)| Step::Record(which, stream)),
+    ]
+}
+
+/// Returns what happens during captures: mostly a single step.
+fn capture_steps() -> impl Strategy<Value = Vec<Step>> {
+    let stream = || one_of![3 => Just(0_usize), 2 => Just(1_usize), 1 => 0..STREAMS.len()];
+    let step = one_of![
+        26 => capture_memory(),
         4 => stream().prop_map(Step::GraphWork),
         5 => (stream(), stream()).prop_map(|(stream, other)| Step::GraphWait(stream, other)),
         1 => stream().prop_map(Step::BeginGraph),
@@ -267,36 +287,92 @@ fn capture_steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     // The blocks that wait for the end of the capture become free, and later ones take their places.
     let pause = Just(vec![Step::Capturing(false), Step::ProcessEvents, Step::Capturing(true)]);
-    one_of![20 => step.prop_map(|step| vec![step]), 1 => pause]
+    // During one step, the device does not answer a question about a capture.
+    let fails = (stream(), hidden(), capture_memory())
+        .prop_map(|(stream, hidden, step)| vec![Step::HideGraph(stream, hidden), step, Step::HideGraph(stream, Hidden::Nothing)]);
+    one_of![40 => step.prop_map(|step| vec![step]), 2 => pause, 1 => fails, 1 => fail_next().prop_map(|step| vec![step])]
 }
 
-/// Returns a program during captures of graphs, in which streams use the memory of others and wait for each other, with the
-/// setting under which the graph shows what can be reused. In half of the programs, captures follow each other.
-pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+fn hidden() -> impl Strategy<Value = Hidden> {
+    prop::sample::select(vec![Hidden::State, Hidden::Order])
+}
+
+/// Returns the setup of programs with captures: with the setting under which the graph shows what can be reused.
+fn capturing_setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
     let has_graphs = |setup: &Setup| texts(setup.profile()).iter().any(|text| text.contains("graph_capture"));
-    let setup = (setup(timing), any::<bool>(), any::<bool>()).prop_filter_map(
-        "no captured graphs",
-        move |(setup, expands, is_pooled)| {
-            let text = if expands {
-                "graph_capture_record_stream_reuse:True,expandable_segments:True"
-            } else {
-                "graph_capture_record_stream_reuse:True"
-            };
-            has_graphs(&setup).then(|| (setup.with_settings(text), is_pooled))
-        },
-    );
-    let one = prop::collection::vec(prop::collection::vec(capture_steps(), 1..80), 1);
-    let several = prop::collection::vec(prop::collection::vec(capture_steps(), 1..30), 2..4);
-    (setup, one_of![one, several]).prop_map(|((setup, is_pooled), captures)| {
+    (setup(timing), any::<bool>()).prop_filter_map("no captured graphs", move |(setup, expands)| {
+        let text = if expands {
+            "graph_capture_record_stream_reuse:True,expandable_segments:True"
+        } else {
+            "graph_capture_record_stream_reuse:True"
+        };
+        has_graphs(&setup).then(|| setup.with_settings(text))
+    })
+}
+
+/// Returns how a capture ends, and what happens to its memory before the next one: the device may not answer whether a stream
+/// is still captured, or may fail in a driver call.
+fn end_of_capture() -> impl Strategy<Value = Vec<Step>> {
+    let fails = one_of![
+        4 => Just((Vec::new(), Vec::new())),
+        1 => (0..2_usize).prop_map(|stream| {
+            (vec![Step::HideGraph(stream, Hidden::State)], vec![Step::HideGraph(stream, Hidden::Nothing), Step::EndPool(0)])
+        }),
+        3 => fail_next().prop_map(|fails| (vec![fails], Vec::new())),
+    ];
+    // Blocks that other streams have used before the next capture may be freed in it.
+    let used = (0..4_usize, 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream));
+    (fails, prop::collection::vec(one_of![1 => capture_memory(), 1 => used], 0..6)).prop_map(|((before, after), between)| {
+        let ends = [Step::EndGraph(0), Step::Capturing(false)].into_iter().chain(before).chain([Step::EndPool(0)]);
+        ends.chain(after).chain([Step::ProcessEvents]).chain(between).collect()
+    })
+}
+
+/// Returns a program during captures of graphs, in which streams use the memory of others and wait for each other. In two thirds
+/// of the programs, captures follow each other.
+fn captured(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let capture = |longest| (prop::collection::vec(capture_steps(), 1..longest), end_of_capture());
+    let one = prop::collection::vec(capture(80), 1);
+    let several = prop::collection::vec(capture(30), 2..4);
+    (capturing_setup(timing), any::<bool>(), one_of![1 => one, 2 => several]).prop_map(|(setup, is_pooled, captures)| {
         let route = Step::BeginPool(0, (!is_pooled).then_some(0));
         let begin = [route, Step::Capturing(true), Step::BeginGraph(0), Step::GraphWork(0), Step::GraphWait(1, 0)];
-        let end = [Step::EndGraph(0), Step::Capturing(false), Step::EndPool(0), Step::ProcessEvents];
-        let mut steps = Vec::new();
-        for (number, capture) in captures.into_iter().enumerate() {
-            steps.extend(end.into_iter().filter(|_| number > 0).chain(begin).chain(capture.into_iter().flatten()));
-        }
-        (setup, steps)
+        let whole = |(steps, end): (Vec<Vec<Step>>, Vec<Step>)| begin.into_iter().chain(steps.into_iter().flatten()).chain(end);
+        (setup, captures.into_iter().flat_map(whole).collect())
     })
+}
+
+/// Returns a program in which a pool serves the requests of the default pool on a full device, while waiting is postponed: blocks
+/// of the pool that other streams use wait for the end of the next routing to it, which is that of such a request.
+fn lending(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    let stream = || one_of![3 => Just(0_usize), 1 => 0..STREAMS.len()];
+    let size = || prop::sample::select(vec![512, MIB, 2 * MIB, 5 * MIB, 12 * MIB]);
+    let allocate = || (size(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
+    let which = || 0..6_usize;
+    let postpones = || prop::sample::select(vec![vec![Step::Capturing(true)], vec![Step::BeginPool(1, Some(3))], Vec::new()]);
+    let step = one_of![
+        6 => allocate(),
+        4 => (which(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
+        4 => which().prop_map(Step::Free),
+        2 => fail_next(),
+        1 => any::<bool>().prop_map(Step::Capturing),
+        1 => Just(Step::EndPool(1)),
+        1 => Just(Step::ProcessEvents),
+        1 => graph_step(),
+        1 => pool_step(),
+    ];
+    let used = (which(), 0..STREAMS.len()).prop_map(|(which, stream)| vec![Step::Record(which, stream), Step::Free(which)]);
+    let steps = prop::collection::vec(one_of![3 => step.prop_map(|step| vec![step]), 1 => used], 4..20);
+    let parts = (prop::collection::vec(allocate(), 1..6), postpones(), steps);
+    (capturing_setup(timing), parts).prop_map(|(setup, (own, postpones, steps))| {
+        let lender = std::iter::once(Step::BeginPool(0, None)).chain(own).chain([Step::EndPool(0), Step::UseOnOom(0, true)]);
+        (setup, lender.chain([Step::OthersHold(400 * MIB)]).chain(postpones).chain(steps.into_iter().flatten()).collect())
+    })
+}
+
+/// Returns programs with captures, with the setting under which the graph shows what can be reused.
+pub(crate) fn captures(timing: EventTiming) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    one_of![1 => captured(timing), 1 => lending(timing)]
 }
 
 /// Returns a program with a few allocations in a private pool that is then saved, further allocations that other
@@ -311,6 +387,8 @@ pub(crate) fn restores() -> impl Strategy<Value = Vec<Step>> {
     ];
     let end = one_of![
         3 => any::<usize>().prop_map(Step::Restore),
+        2 => restore_changed(),
+        1 => fail_next(),
         1 => Just(Step::ProcessEvents),
         1 => allocate(),
         1 => Just(Step::CompleteAll),
@@ -323,27 +401,42 @@ pub(crate) fn restores() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// Returns a program with allocations in a private pool that nothing uses any more, of which several wait for other streams
-/// when the pool's memory is released.
+/// Returns a program with a private pool that nothing uses any more. Several of its allocations wait for other streams when the
+/// pool's memory is released, or the device had no memory for any of them, so that the pool has only addresses.
 pub(crate) fn released_pools() -> impl Strategy<Value = Vec<Step>> {
     let allocate = || (one_of![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
+    let refused = || allocate().prop_map(|step| vec![Step::OthersHold(400 * MIB), step, Step::OthersHold(0)]);
+    let own = one_of![6 => allocate().prop_map(|step| vec![step]), 1 => refused()];
     let used = one_of![
         3 => (any::<usize>(), 1..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
         3 => any::<usize>().prop_map(Step::Free),
     ];
-    let end = one_of![
-        4 => Just(Step::ReleaseCachedPool(0)),
-        1 => Just(Step::SnapshotPool(0)),
-        1 => Just(Step::ProcessEvents),
-        1 => (0..STREAMS.len()).prop_map(Step::CompleteOne),
-        1 => allocate(),
-        1 => Just(Step::ReleaseCached),
-    ];
-    let lists = (prop::collection::vec(allocate(), 1..8), prop::collection::vec(allocate(), 0..4));
-    let parts = (lists, prop::collection::vec(used, 4..24), prop::collection::vec(end, 1..5));
-    parts.prop_map(|((own, other), used, end)| {
-        let begin = std::iter::once(Step::BeginPool(0, None)).chain(own).chain([Step::EndPool(0)]).chain(other);
-        begin.chain([Step::ReleasePool(0)]).chain(used).chain(end).collect()
+    let end = || {
+        one_of![
+            4 => Just(Step::ReleaseCachedPool(0)),
+            1 => Just(Step::SnapshotPool(0)),
+            1 => Just(Step::ProcessEvents),
+            1 => (0..STREAMS.len()).prop_map(Step::CompleteOne),
+            1 => allocate(),
+            1 => Just(Step::ReleaseCached),
+            1 => fail_next(),
+        ]
+    };
+    let waiting = (
+        prop::collection::vec(own, 1..8),
+        prop::collection::vec(allocate(), 0..4),
+        prop::collection::vec(used, 4..24),
+        prop::collection::vec(end(), 1..5),
+    );
+    let bare = (
+        prop::collection::vec(refused(), 1..3),
+        Just(Vec::new()),
+        Just(Vec::new()),
+        prop::collection::vec(one_of![1 => end(), 1 => allocate()], 2..8),
+    );
+    one_of![2 => waiting, 1 => bare].prop_map(|(own, other, used, end)| {
+        let begin = std::iter::once(Step::BeginPool(0, None)).chain(own.into_iter().flatten()).chain([Step::EndPool(0)]);
+        begin.chain(other).chain([Step::ReleasePool(0)]).chain(used).chain(end).collect()
     })
 }
 
@@ -401,6 +494,8 @@ fn careful_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::ResetSums),
         1 => (0..STREAMS.len()).prop_map(Step::BeginGraph),
         4 => (0..STREAMS.len()).prop_map(Step::EndGraph),
+        1 => (0..STREAMS.len(), prop::sample::select(vec![Hidden::State, Hidden::Nothing, Hidden::Nothing]))
+            .prop_map(|(stream, hidden)| Step::HideGraph(stream, hidden)),
     ]
 }
 

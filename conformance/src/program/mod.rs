@@ -8,6 +8,7 @@ pub(crate) mod beside;
 pub(crate) mod books;
 pub(crate) mod bytes;
 pub(crate) mod caller;
+mod changed;
 pub(crate) mod contents;
 pub(crate) mod draw;
 mod handles;

@@ -21,7 +21,7 @@ use super::contents::Contents;
 use super::search::Stopped;
 use super::step::{POOLS, Setup, Step};
 use super::watched::{Reached, Tested};
-use crate::backend::{AnyBackend, TestDevice as _, Unable};
+use crate::backend::{AnyBackend, Hidden, TestDevice as _, Unable};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::allocator::Saved;
 use crate::reference_policies::Choices;
@@ -293,6 +293,8 @@ impl Player {
             }
             Step::ReleasePool(pool) if books.routing.uses(POOLS[pool]) == 0 => Ok(Outcome::Done),
             Step::Restore(which) if !self.may_restore(which) => Ok(Outcome::Done),
+            // The reference allocator judges these.
+            Step::RestoreChanged(..) | Step::FailNext(..) => Ok(Outcome::Done),
             Step::ReleaseCached => {
                 let outcome = self.perform(step)?;
                 self.read_all()?;
@@ -357,7 +359,8 @@ impl Player {
         // An oversize block does not serve a small request, but a part of it that remains mapped does.
         let has_oversize = self.caller.core.policy().pytorch().is_some_and(|policy| policy.settings.max_split_bytes != u64::MAX);
         // PyTorch's policy asks no stream whether the device captures it.
-        let is_captured = self.caller.core.policy().pytorch().is_none() && !self.caller.captured_streams().is_empty();
+        let may_be_captured = !self.caller.captured_streams().is_empty() || self.caller.device.hides_captures();
+        let is_captured = self.caller.core.policy().pytorch().is_none() && may_be_captured;
         let is_capturing = is_captured || self.caller.core.heap().is_deferring();
         !has_oversize && self.expected.nothing() && !is_routing && !is_capturing
     }
@@ -454,6 +457,9 @@ impl Player {
             books.before(caller, step);
         }
         let seen = caller.perform(step)?;
+        // Only the reuse by the graph, which careful programs do not have, reports that a question about a capture failed.
+        let may_fail = matches!(step, Step::FailNext(..)) || matches!(step, Step::HideGraph(..)) && books.is_none();
+        self.expected.faults |= may_fail;
         self.choices.check()?;
         if let Some(beside) = beside {
             beside.follow(caller, step, &seen)?;
@@ -569,6 +575,10 @@ impl Player {
 
     fn give_everything_back(&mut self) -> Result<(), Broken> {
         self.perform(Step::Capturing(false))?;
+        if self.caller.device.hides_captures() {
+            (0..self.caller.streams.len())
+                .try_for_each(|place| self.perform(Step::HideGraph(place, Hidden::Nothing)).map(drop))?;
+        }
         (0..self.caller.streams.len()).try_for_each(|place| self.perform(Step::EndGraph(place)).map(drop))?;
         for (pool, id) in POOLS.into_iter().enumerate() {
             self.apply(Step::EndPool(pool))?;

@@ -7,7 +7,7 @@ use parkade::profile::{Profile, RELEASES, Release};
 use parkade::settings::Settings;
 use parkade::units::{MIB, PoolId};
 
-use crate::backend::{EventTiming, Places};
+use crate::backend::{EventTiming, Hidden, Places};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -91,10 +91,16 @@ pub(crate) enum Step {
     GraphWork(usize),
     /// Makes the first stream wait for the second, which is captured.
     GraphWait(usize, usize),
+    /// Makes questions about the capture of a stream fail from now on, or no longer.
+    HideGraph(usize, Hidden),
+    /// Makes the n-th driver call from now on fail, counted from 1, with this error.
+    FailNext(u64, u32),
     /// Saves what a pool has handed out.
     Save(usize),
     /// Restores a checkpoint.
     Restore(usize),
+    /// Restores a copy of a checkpoint that differs from it in one place, which is drawn from the second number.
+    RestoreChanged(usize, u64),
     /// Asks whether a pool's allocations are exactly those that the program holds, or all but the first.
     LiveAre(usize, bool),
     Snapshot,

@@ -3,6 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use parkade::device::BackendError;
+
+use crate::backend::{HIDDEN, Hidden};
+
 /// A stream's part in a capture: the capture's number, and the nodes at which the graph ends on this stream.
 pub(super) type Part = (u64, Vec<usize>);
 
@@ -10,9 +14,11 @@ pub(super) type Part = (u64, Vec<usize>);
 #[derive(Clone, Default, Debug)]
 pub struct Graphs {
     begun: u64,
-    pub(super) parts: BTreeMap<u64, Part>,
+    parts: BTreeMap<u64, Part>,
     /// For each node, the nodes that it directly follows.
     follows: Vec<Vec<usize>>,
+    /// What the device does not answer.
+    hidden: BTreeMap<u64, Hidden>,
 }
 
 impl Graphs {
@@ -48,9 +54,19 @@ impl Graphs {
         *own == capture
     }
 
-    /// Returns whether a stream is captured.
-    pub fn is_captured(&self, stream: u64) -> bool {
-        self.parts.contains_key(&stream)
+    /// Makes questions about a stream fail, or not.
+    pub(crate) fn hide(&mut self, stream: u64, hidden: Hidden) {
+        self.hidden.insert(stream, hidden);
+    }
+
+    /// Returns the stream's part in a capture, if it is captured.
+    pub(super) fn part(&self, stream: u64) -> Result<Option<&Part>, BackendError> {
+        if self.hidden.get(&stream) == Some(&Hidden::State) { Err(HIDDEN) } else { Ok(self.parts.get(&stream)) }
+    }
+
+    /// Fails if the device does not answer which work the stream waits for.
+    pub(super) fn check_order(&self, stream: u64) -> Result<(), BackendError> {
+        if self.hidden.get(&stream) == Some(&Hidden::Order) { Err(HIDDEN) } else { Ok(()) }
     }
 
     /// Returns these nodes and all that come before them.

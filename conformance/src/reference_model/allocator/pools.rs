@@ -372,6 +372,7 @@ fn check_run(segment: &Segment, place: usize, (address, _, saved): &SavedRun, ta
         }
         match behind.first() {
             None if room == 0 => return Err(CheckpointError::LengthDiffers(*address)),
+            _ if size == 0 => return Err(CheckpointError::SizeDiffers(DeviceAddress(at))),
             Some(next) if size > room && room == 0 && next.state != State::Unmapped && size <= next.size => {
                 return Err(CheckpointError::BlockPending(DeviceAddress(at)));
             }

@@ -509,15 +509,18 @@ impl Reference {
     pub(super) fn markers(&self, address: u64) -> Vec<usize> {
         let own = self.segment_at(address).stream;
         let streams = std::iter::once(own).chain(self.block(address).uses.keys());
-        let parts: Option<Vec<&Part>> = streams.map(|stream| self.graphs.parts.get(&stream)).collect();
+        let parts: Option<Vec<&Part>> = streams.map(|stream| self.graphs.part(stream).ok().flatten()).collect();
         let is_used = self.reuses_by_graph();
         parts.filter(|_| is_used).unwrap_or_default().into_iter().flat_map(|(_, ends)| ends.clone()).collect()
     }
 
     /// Frees the deferred blocks of a stream that the graph makes wait for all other users.
     pub(super) fn free_ordered(&mut self, stream: u64) -> Result<(), AllocError> {
-        let part = self.graphs.parts.get(&stream).filter(|(_, ends)| !ends.is_empty()).cloned();
-        let Some((capture, ends)) = part.filter(|_| self.reuses_by_graph()) else { return Ok(()) };
+        if !self.reuses_by_graph() {
+            return Ok(());
+        }
+        let part = self.graphs.part(stream)?.filter(|(_, ends)| !ends.is_empty()).cloned();
+        let Some((capture, ends)) = part else { return Ok(()) };
         let pool = self.pool_for(stream);
         if pool == PoolId::DEFAULT && !self.captures.contains_key(&capture) {
             return Err(AllocError::NotCaptured);
@@ -525,6 +528,7 @@ impl Reference {
         let reached = self.graphs.up_to(ends);
         let (_, visited) = self.captures.entry(capture).or_insert((pool, BTreeMap::new()));
         let visited = visited.entry(stream).or_default();
+        self.graphs.check_order(stream)?;
         visited.extend(reached);
         let visited = visited.clone();
         for address in self.deferred.clone() {
@@ -548,7 +552,8 @@ impl Reference {
         let Some((&capture, (_, visited))) = newest.filter(|_| self.reuses_by_graph() && self.has_pool(id)) else {
             return Ok(());
         };
-        if visited.keys().any(|&stream| self.graphs.is_captured(stream)) {
+        // A stream of which the device does not answer whether it is captured may still be captured.
+        if visited.keys().any(|&stream| !matches!(self.graphs.part(stream), Ok(None))) {
             return Err(PoolError::Captured(id));
         }
         self.captures.remove(&capture);
