@@ -242,6 +242,11 @@ impl<M> Reservations<M> {
         (address - base < range.size).then_some((base, range))
     }
 
+    /// Whether a range begins at an address.
+    pub(crate) fn begins_at(&self, address: u64) -> bool {
+        self.by_base.contains_key(&address)
+    }
+
     pub(crate) fn remove(&mut self, base: u64) -> Option<Reservation<M>> {
         self.by_base.remove(&base)
     }

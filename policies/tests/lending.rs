@@ -3,9 +3,10 @@
 
 mod preparing;
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Rung, Wrapper};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, Heap, PoolFilter, PoolSlot};
+use parkade_sim::address::Reuse;
 use parkade_sim::{CallName, SimDevice, SimOptions};
 
 const HERE: StreamId = StreamId::DEFAULT;
@@ -15,6 +16,25 @@ const SECOND: PoolId = PoolId(0, 2);
 
 /// A best-fit policy with handles of at least 8 MiB, whose private pools take the default pool's memory.
 struct Toy;
+
+/// The same, but each segment reserves the addresses of one handle.
+struct Narrow(Toy);
+
+impl Wrapper for Narrow {
+    type Inner = Toy;
+
+    fn inner(&self) -> &Toy {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut Toy {
+        &mut self.0
+    }
+
+    fn reservation(&self, _: Bytes) -> Bytes {
+        Bytes::mib(8)
+    }
+}
 
 impl Policy for Toy {
     fn name(&self) -> &'static str {
@@ -108,6 +128,24 @@ fn segments(core: &Core) -> Vec<(u64, u64)> {
 /// The free blocks of the default pool, in MiB.
 fn free_mib(core: &Core) -> Vec<u64> {
     core.heap().free_blocks(PoolSlot::default_pool(PoolClass::Large)).map(|block| block.size.get() / MIB).collect()
+}
+
+#[test]
+fn a_pool_does_not_grow_into_the_next_range_of_addresses() {
+    let options = SimOptions::new(Bytes::mib(64)).reservation_model(Reuse::new());
+    let mut core = Allocator::new(SimDevice::new(options), Narrow(Toy), ());
+    let take = |core: &mut Allocator<SimDevice, Narrow>, mib| core.allocate(Bytes::mib(mib), HERE).unwrap();
+    let ranges = [take(&mut core, 8), take(&mut core, 8)];
+    let second = ranges[1].address();
+    assert_eq!(second, ranges[0].address().offset(Bytes::mib(8)), "the ranges are side by side");
+    ranges.into_iter().for_each(|block| core.free(block).map(drop).unwrap());
+    core.begin_pool(FIRST, PoolFilter::All).unwrap();
+    let (_kept, last) = (take(&mut core, 4), take(&mut core, 4));
+    assert_eq!(last.address().get() + 4 * MIB, second.get(), "the pool's segment fills the first range");
+    core.free(last).unwrap();
+    // 2 MiB are missing behind the free end of the pool's segment, where the next range begins.
+    assert_eq!(take(&mut core, 6).address(), second);
+    core.check().unwrap();
 }
 
 #[test]

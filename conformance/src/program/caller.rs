@@ -193,7 +193,8 @@ impl Caller {
             self.asked_at = self.address_of(bytes, which, spot);
         }
         self.script.push(step, self.asked_at, &self.held, self.checkpoints.len());
-        self.core.policy_mut().begin();
+        let ranges = self.device.reserved_ranges().into_keys().collect();
+        self.core.policy_mut().begin(ranges);
         drop(self.device.list_calls());
         let answer = self.act(step)?;
         self.broken = self.device.broken_so_far();

@@ -16,8 +16,9 @@ use parkade::{BlockView, Heap, PoolSlot};
 const LENDABLE: u64 = u64::MAX;
 
 /// Returns the first byte of the block that serves the request; `None` if there is no place, or if the request is for the
-/// default pool. The ends of segments whose last block is pending are not considered.
-pub(super) fn place(heap: &Heap, request: &Request) -> Option<u64> {
+/// default pool. The ends of segments whose last block is pending are not considered. `ranges` are the first bytes of the reserved
+/// ranges: no segment continues into the next range.
+pub(super) fn place(heap: &Heap, request: &Request, ranges: &BTreeSet<u64>) -> Option<u64> {
     let home = PoolSlot::default_pool(request.pool.class());
     if request.pool == home {
         return None;
@@ -31,6 +32,7 @@ pub(super) fn place(heap: &Heap, request: &Request) -> Option<u64> {
     let mut ends: Vec<(u64, u64)> = free.map(|block| (block.address.get() + block.size.get(), block.size.get())).collect();
     let live = heap.live_blocks(request.pool).filter(|block| block.stream() == request.stream && is_last(block.id()));
     ends.extend(live.map(|block| (block.address().get() + block.size().get(), 0)));
+    ends.retain(|(end, _)| !ranges.contains(end));
     let mut behind: Vec<(u64, u64)> = Vec::new();
     for block in &lendable {
         for &(_, free) in ends.iter().filter(|&&(end, free)| end == block.address.get() && free < size) {

@@ -179,14 +179,17 @@ pub(crate) struct Watched {
     /// Where the policy has kept two free blocks apart: the first bytes of the high blocks. Asked again, it may have changed
     /// its answer.
     apart: RefCell<BTreeSet<u64>>,
+    /// The first bytes of the reserved ranges before the current step.
+    ranges: BTreeSet<u64>,
 }
 
 impl Watched {
     pub(crate) fn new(policy: Tested, is_watched: bool) -> Watched {
         let (kept, high) = (Cell::new(0), Cell::new(None));
         let (notes, apart, handles) = (RefCell::default(), RefCell::default(), Cell::default());
-        let (told, handed_out) = (BTreeMap::new(), Vec::new());
-        Watched { policy, is_watched, notes, kept, high, rung: 0, own_turn: 0, told, mistold: None, handles, handed_out, apart }
+        let (told, handed_out, ranges) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        let (rung, own_turn, mistold) = (0, 0, None);
+        Watched { policy, is_watched, notes, kept, high, rung, own_turn, told, mistold, handles, handed_out, apart, ranges }
     }
 
     /// Returns the blocks of which the policy has learned that they are handed out, by address.
@@ -257,8 +260,9 @@ impl Watched {
         }
     }
 
-    /// Discards the answers for the last request.
-    pub(crate) fn begin(&mut self) {
+    /// Discards the answers for the last request. `ranges` are the first bytes of the reserved ranges.
+    pub(crate) fn begin(&mut self, ranges: BTreeSet<u64>) {
+        self.ranges = ranges;
         let notes = self.notes.get_mut();
         (notes.answer, notes.overlooked, notes.pool) = (None, None, None);
         (notes.unlent, notes.rescued_with) = (None, None);
@@ -347,6 +351,11 @@ impl Watched {
             };
         }
         Relief::Done
+    }
+
+    /// Returns the first byte of what the default pool lends for a request.
+    fn lent(&self, heap: &Heap, request: &Request) -> Option<u64> {
+        lending::place(heap, request, &self.ranges).filter(|_| self.inner().lends_to_pools())
     }
 
     fn saw(&self, heap: &Heap) {
@@ -546,9 +555,7 @@ impl Wrapper for Watched {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
             }
             // The lent memory would join all the free blocks before it that were kept apart.
-            Relief::Lend if self.apart.borrow().is_empty() => {
-                Answer::Lend(lending::place(heap, request).filter(|_| self.inner().lends_to_pools()))
-            }
+            Relief::Lend if self.apart.borrow().is_empty() => Answer::Lend(self.lent(heap, request)),
             Relief::Lend | Relief::Borrow | Relief::Rescue { .. } | Relief::Provide { .. } => Answer::Rung(0),
             Relief::ReleaseAll => {
                 reached.releases += u64::from(releasable > 0);

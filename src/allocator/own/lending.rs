@@ -135,7 +135,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if request.pool.pool_number() == 0 || !self.policy.lends_to_pools() {
             return None;
         }
-        let (index, bytes) = self.heap.find_lendable(request, stream_slot)?;
+        let begins_range = |address| self.reservations.begins_at(address);
+        let (index, bytes) = self.heap.find_lendable(request, stream_slot, begins_range)?;
         Some(self.cut_out(index, bytes, LENDABLE, request, stream_slot))
     }
 

@@ -219,15 +219,21 @@ impl Heap {
         self.own.waits_left = self.own.waits_left.saturating_sub(1);
     }
 
-    /// The lendable block for a private pool's request, and the number of bytes that it lacks.
-    pub(crate) fn find_lendable(&self, request: &Request, stream_slot: u16) -> Option<(u32, u64)> {
+    /// The lendable block for a private pool's request, and the number of bytes that it lacks. A range of addresses may begin
+    /// directly behind another one, but no segment continues there.
+    pub(crate) fn find_lendable(
+        &self,
+        request: &Request,
+        stream_slot: u16,
+        begins_range: impl Fn(u64) -> bool,
+    ) -> Option<(u32, u64)> {
         let size = request.size.0;
         let home = PoolSlot::default_pool(request.pool.class());
         let ends = self.chain_ends(request.pool, stream_slot).map(|end| {
             let free = if end.state == BlockState::Free { end.size } else { 0 };
             (DeviceAddress(end.address + end.size), size.saturating_sub(free))
         });
-        let ends: Vec<_> = ends.collect();
+        let ends: Vec<_> = ends.filter(|(end, _)| !begins_range(end.0)).collect();
         let extends = self.lendable(home).filter_map(|(index, block)| {
             let (_, missing) = ends.iter().find(|(end, _)| end.0 == block.address)?;
             (*missing > 0 && block.size >= *missing).then_some((index, *missing))
