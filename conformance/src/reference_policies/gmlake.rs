@@ -9,7 +9,7 @@ use super::lists::tightest;
 
 /// The rules, with the size of the segment that the current request would get.
 #[derive(Debug)]
-pub(super) struct GmLake {
+pub(crate) struct GmLake {
     /// The smallest request for which blocks are stitched.
     smallest: u64,
     segment: u64,
@@ -48,7 +48,7 @@ fn to_stitch(heap: &Heap, request: &Request, smallest: u64) -> Option<(Vec<Block
 }
 
 impl GmLake {
-    pub(super) fn new(smallest: u64) -> GmLake {
+    pub(crate) fn new(smallest: u64) -> GmLake {
         GmLake { smallest, segment: 0, stitched: false }
     }
 }

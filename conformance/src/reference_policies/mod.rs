@@ -23,6 +23,7 @@ use parkade::settings::Settings;
 use parkade_policies::{BfcKind, Fit, Reach};
 
 pub(crate) use cuda_async::CudaAsync;
+pub(crate) use gmlake::GmLake;
 pub(crate) use growing_region::GrowingRegion;
 pub(crate) use paired::{Choices, Paired};
 pub(crate) use rescue::Rescue;
@@ -63,7 +64,7 @@ pub(crate) fn reference(name: &str) -> Option<Box<dyn Policy>> {
             value("initial_percent").map_or(50, |percent| percent.parse().expect("the name has a valid number")),
         )),
         "cuda-async" => Box::new(CudaAsync::new(value("threshold").map_or(u64::MAX, size))),
-        "gmlake-like" => Box::new(gmlake::GmLake::new(value("fragment").map_or(512 << 20, size))),
+        "gmlake-like" => Box::new(GmLake::new(value("fragment").map_or(512 << 20, size))),
         "stalloc" => Box::new(Stalloc::new(Plan::default())),
         "compaction" => {
             Box::new(compaction::Compaction::new(value("first").map_or(384 << 20, size), value("most").map_or(512 << 20, size)))

@@ -10,6 +10,7 @@ use parkade::units::Bytes;
 use parkade_policies::named;
 use proptest::prelude::*;
 
+use super::lending;
 use super::programs::{self, SALT};
 use crate::backend::AnyBackend;
 use crate::checks::campaign::{Share, Subject};
@@ -38,7 +39,7 @@ pub(super) fn entry(drawn: Subject, share: Share) -> Entry {
 }
 
 fn check(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
-    let programs = one_of![programs::lending(), programs::deciding(40)];
+    let programs = one_of![lending::programs(), programs::deciding(40)];
     let strategy = (programs, any::<u8>()).prop_map(|((setup, steps), place)| {
         let setup = Setup { has_callbacks: false, ..setup };
         (setup, steps, usize::from(place))

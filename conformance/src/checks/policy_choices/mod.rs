@@ -6,17 +6,18 @@
 //! from it.
 
 mod grammar;
+mod lending;
 mod limits;
 mod names;
 mod programs;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use parkade::PoolSlot;
-use parkade::policy::{Policy, PyTorch};
+use parkade::policy::{Policy, PyTorch, Wrapper};
 use parkade::units::{Bytes, MIB, PoolClass, StreamId};
+use parkade::{Heap, LiveBlock, PoolSlot};
 use parkade_policies::{
-    CudaAsync, FirstStep, Fit, GrowingRegion, Plan, Reach, Rescue, Stalloc, Traced, named, needs_serial_work, settings_to_rescue,
+    CudaAsync, FirstStep, Fit, GmLake, GrowingRegion, Plan, Reach, Rescue, Stalloc, Traced, needs_serial_work, settings_to_rescue,
 };
 use proptest::prelude::*;
 
@@ -47,25 +48,13 @@ pub(super) fn entry(subject: &Subject, share: Share) -> Entry {
 /// Returns the entries about parameters, plans, names and limits. `drawn` is a policy that is assembled at random.
 pub(super) fn entries(drawn: Subject, share: Share) -> Vec<Entry> {
     let says = "whatever the policy's parameters are, its choices follow its documented rules";
-    let with_parameters = [thresholds(), handles(), rescues()].into_iter().map(|subject| {
+    let with_parameters = [thresholds(), handles(), fragments(), rescues()].into_iter().map(|subject| {
         Entry::new(Group::Law, format!("policy/{}", subject.name), says, move |backend, effort| {
             check_extreme_handles()?;
             check(&subject, backend, &share.of(effort))
         })
     });
-    with_parameters.chain([plan_entry(share), names::entry(share), lending(share), limits::entry(drawn, share)]).collect()
-}
-
-/// Returns the entry about the memory that the default pool lends.
-fn lending(share: Share) -> Entry {
-    let says = "private pools take the memory of the default pool that the rules name, also among equal blocks";
-    let compaction = named("compaction").expect("a policy of the catalogue");
-    let subject = Subject::of(&compaction);
-    Entry::new(Group::Law, format!("policy/{}/lending", subject.name), says, move |backend, effort| {
-        run_cases(&share.of(effort), programs::SALT + 1, programs::lending(), |(setup, steps)| {
-            subject.whole_run(backend, setup, steps).map(|_| steps.len() as u64)
-        })
-    })
+    with_parameters.chain([plan_entry(share), names::entry(share), lending::entry(share), limits::entry(drawn, share)]).collect()
 }
 
 fn check(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
@@ -82,6 +71,16 @@ fn thresholds() -> Subject {
     };
     Subject::new("cuda-async/thresholds", move |seed| CudaAsync::new(Bytes(threshold(seed))))
         .beside(move |setup| Some(Box::new(reference::CudaAsync::new(threshold(setup.policy_seed)))))
+}
+
+/// Returns GMLake's rules with any smallest request for which blocks are stitched.
+fn fragments() -> Subject {
+    let smallest = |seed: u64| {
+        let sizes = [2, 4, 8, 12, 16, 20, 32, 64, 128].map(|mib: u64| mib * MIB);
+        sizes[Draws::new(seed).below(sizes.len() as u64) as usize]
+    };
+    Subject::new("gmlake-like/fragments", move |seed| GmLake::new(Bytes(smallest(seed))))
+        .beside(move |setup| Some(Box::new(reference::GmLake::new(smallest(setup.policy_seed)))))
 }
 
 /// Returns every fit with handles of any size.
@@ -115,7 +114,8 @@ fn check_extreme_handles() -> Result<(), Broken> {
     Ok(())
 }
 
-/// Returns the rescue under the rules of any release, with any settings, reach and maximum.
+/// Returns the rescue under the rules of any release, with any settings, reach and maximum, in programs that may switch expandable
+/// segments off and on.
 fn rescues() -> Subject {
     Subject::new("pytorch-rescue/rules", |seed| {
         let drawn = DrawnRescue::new(seed);
@@ -125,15 +125,45 @@ fn rescues() -> Subject {
             // The settings disable expandable segments, so nothing is ever rescued.
             _ => rules.settings.clone(),
         };
-        Rescue::new(PyTorch::of(Policy::profile(&rules), settings), drawn.reach).at_most(drawn.most)
+        let rescue = Rescue::new(PyTorch::of(Policy::profile(&rules), settings), drawn.reach).at_most(drawn.most);
+        Switching { rescue, every: drawn.switched_every, allocations: 0 }
     })
     .beside(|setup| {
         let drawn = DrawnRescue::new(setup.policy_seed);
         let disables = drawn.text.contains("expandable_segments:False");
         let prefix = if disables { "" } else { "expandable_segments:True," };
         let rules = pytorch(Some(drawn.release), &format!("{prefix}{}", drawn.text));
-        Some(Box::new(reference::Rescue::new(rules, drawn.reach, drawn.most)))
+        let rescue = reference::Rescue::new(rules, drawn.reach, drawn.most);
+        Some(Box::new(Switching { rescue, every: drawn.switched_every, allocations: 0 }))
     })
+}
+
+/// A rescue in a program that switches expandable segments off or on after every few allocations; never, if `every` is 0.
+struct Switching<R> {
+    rescue: R,
+    every: u64,
+    allocations: u64,
+}
+
+impl<R: Wrapper<Inner = PyTorch>> Wrapper for Switching<R> {
+    type Inner = R;
+
+    fn inner(&self) -> &R {
+        &self.rescue
+    }
+
+    fn inner_mut(&mut self) -> &mut R {
+        &mut self.rescue
+    }
+
+    fn allocated(&mut self, heap: &Heap, block: LiveBlock<'_>) {
+        Wrapper::allocated(&mut self.rescue, heap, block);
+        self.allocations += 1;
+        if self.every > 0 && self.allocations.is_multiple_of(self.every) {
+            let settings = &mut self.rescue.inner_mut().settings;
+            settings.expandable_segments = !settings.expandable_segments;
+        }
+    }
 }
 
 /// The parameters of a rescue.
@@ -142,6 +172,8 @@ struct DrawnRescue {
     text: &'static str,
     reach: Option<Reach>,
     most: u64,
+    /// The number of allocations after which the program switches expandable segments off or on.
+    switched_every: u64,
 }
 
 impl DrawnRescue {
@@ -155,6 +187,7 @@ impl DrawnRescue {
             text: if any(2) == 0 { "" } else { known[any(known.len())] },
             reach: [None, Some(Reach::Free), Some(Reach::Breaks), Some(Reach::Breaks)][any(4)],
             most: [0, 1, 2, 2, 3, u64::MAX][any(6)],
+            switched_every: [0, 0, 0, 2, 5, 9][any(6)],
         }
     }
 }
@@ -231,11 +264,16 @@ fn first_step(seed: u64) -> FirstStep {
     // A few traces have no step, and a few have one that is longer than the range that is searched for an entry.
     let length = repeats_from + [0, 1, 2, 3, 5, 8, 8, 13, 13, 13, 21, 70][draws.below(12) as usize];
     let requests = (0..length).map(|number| {
-        let freed = draws.below(3 + 2 * (length - repeats_from) as u64) as usize;
+        // Often exactly at the beginning or the end of the step, or at the end of the next one.
+        let borders = [repeats_from, length, 2 * length - repeats_from];
+        let freed = match draws.below(4) {
+            0 => borders[draws.below(borders.len() as u64) as usize].max(number),
+            _ => number + draws.below(3 + 2 * (length - repeats_from) as u64) as usize,
+        };
         Traced {
             bytes: Bytes(sizes[draws.below(sizes.len() as u64) as usize]),
             stream: StreamId(STREAMS[usize::from(draws.below(5) == 0)]),
-            freed_after: (draws.below(8) > 0).then_some(number + freed),
+            freed_after: (draws.below(8) > 0).then_some(freed),
             comes_again: draws.below(8) > 0,
         }
     });

@@ -195,27 +195,6 @@ fn multiples() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     })
 }
 
-/// Returns careful programs in which private pools take memory of the default pool that nothing uses, again and again: free blocks
-/// of equal sizes, and of exactly the size that a pool's segment lacks.
-pub(super) fn lending() -> impl Strategy<Value = (Setup, Vec<Step>)> {
-    let allocate = || {
-        let pages = prop::sample::select(vec![1_u64, 1, 2, 2, 3, 4, 6, 8]);
-        let less = prop::sample::select(vec![0, 0, 0, 0, 512, MIB]);
-        (pages, less, 0..2_usize).prop_map(|(pages, less, stream)| Step::Allocate(pages * 2 * MIB - less, stream))
-    };
-    let free = || any::<u8>().prop_map(|which| Step::Free(usize::from(which)));
-    let outside = prop::collection::vec(one_of![3 => allocate(), 2 => free()], 1..9);
-    let inside = prop::collection::vec(one_of![4 => allocate(), 1 => free()], 1..9);
-    let section = (outside, 0..2_usize, prop::option::of(0..2_usize), inside).prop_map(|(outside, pool, stream, inside)| {
-        let begin = [Step::CompleteAll, Step::BeginPool(pool, stream)];
-        outside.into_iter().chain(begin).chain(inside).chain([Step::EndPool(pool)]).collect::<Vec<_>>()
-    });
-    let capacity = prop::sample::select(vec![48, 64, 96, 160, 256]).prop_map(|mib: u64| mib * MIB);
-    (capacity, timing(), prop::collection::vec(section, 1..5)).prop_map(|(capacity, timing, sections)| {
-        (Setup { capacity, timing, free_waits: true, ..Setup::PLAIN }, sections.concat())
-    })
-}
-
 /// Returns programs that take a few segments within a small limit, free most or all of them, and then request up to all that the
 /// limit allows, so that releasing one, two or all segments is often exactly enough.
 fn refills() -> impl Strategy<Value = (Setup, Vec<Step>)> {
