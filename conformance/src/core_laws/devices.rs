@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::mem;
 
 use parkade::Allocator;
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::device::{BackendError, Capture, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::policy::{Policy, PyTorch};
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -51,8 +51,10 @@ impl DeviceBackend for Paged {
         index() -> u32;
         total_memory() -> Bytes;
         breaks_handles() -> bool;
+        waits_in_captures() -> bool;
     }
     forward! { sim:
+        capture(stream: StreamId) -> Result<Option<Capture>, BackendError>;
         memory_info() -> Result<MemoryInfo, BackendError>;
         processes() -> Vec<ProcessMemory>;
         reserve(size: Bytes) -> Result<DeviceAddress, BackendError>;

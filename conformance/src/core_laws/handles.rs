@@ -11,7 +11,7 @@ use parkade::policy::{Attempt, PyTorch, Relief, Request, Rung, Wrapper};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{Allocation, Heap, PoolFilter, PoolSlot};
-use parkade_sim::{CallName, LogLevel, SimOptions};
+use parkade_sim::{CallName, CallSubject, LogLevel, SimOptions};
 
 use crate::core_laws::devices::{Paged, PagedCore as Core};
 use crate::drawn::{Draws, Outcome};
@@ -29,6 +29,8 @@ const WHOLE: u64 = 4;
 struct Plan {
     /// The pages of the next handles.
     handle: u64,
+    /// The pages that a segment grows by beyond those of the request.
+    more: u64,
     /// The policy's own steps; after them, it asks for new memory.
     steps: Vec<Relief>,
     lends: bool,
@@ -66,6 +68,10 @@ impl Wrapper for Planned {
         Some(Bytes(self.1.borrow().handle * PAGE))
     }
 
+    fn growth(&self, request: &Request) -> Bytes {
+        Bytes(request.size.get() + self.1.borrow().more * PAGE)
+    }
+
     fn lends_to_pools(&self) -> bool {
         self.1.borrow().lends
     }
@@ -92,7 +98,11 @@ impl Stage {
     /// Requests pages, for which the policy first takes these steps, and new memory comes in handles of this many pages.
     fn request(&mut self, pages: u64, stream: StreamId, steps: Vec<Relief>, handle: u64) -> Option<Allocation> {
         let lends = self.plan.borrow().lends;
-        *self.plan.borrow_mut() = Plan { handle, steps, lends };
+        *self.plan.borrow_mut() = Plan { handle, more: 0, steps, lends };
+        self.allocate(pages, stream)
+    }
+
+    fn allocate(&mut self, pages: u64, stream: StreamId) -> Option<Allocation> {
         self.core.allocate(Bytes(pages * PAGE), stream).ok()
     }
 
@@ -120,14 +130,9 @@ impl Stage {
 /// Tests every case of a few pages.
 pub(crate) fn check(_: &Draws) -> Outcome {
     let mut cases = 0;
-    for gap in 1..=4 {
-        for (wanted, first, second) in triples(1..=gap, 1..=5, 0..=5) {
-            let handles: Vec<u64> = [first, second].into_iter().filter(|&pages| pages > 0).collect();
-            moved(gap, wanted, &handles).map_err(|broken| {
-                broken.during(format_args!("handles of {handles:?} pages move for {wanted} pages into a gap of {gap}"))
-            })?;
-            cases += 1;
-        }
+    for case in Moving::cases() {
+        moved(&case).map_err(|broken| broken.during(format_args!("{case:?}")))?;
+        cases += 1;
     }
     for home in [Home::Default, Home::Private, Home::Lending] {
         for (free, wanted, handle) in triples(0..=2, 1..=3, 1..=4) {
@@ -137,6 +142,19 @@ pub(crate) fn check(_: &Draws) -> Outcome {
                     let limit = i128::from(more) - i128::from(PAGE);
                     broken.during(format_args!(
                         "{home:?}: {wanted} pages are missing behind {free}, the limit leaves {limit} bytes more"
+                    ))
+                })?;
+                cases += 1;
+            }
+        }
+    }
+    for owner in [Owner::Default, Owner::Pool, Owner::PoolInUse] {
+        for captured in [None, Some(StreamId(8)), Some(OWN), Some(StreamId(7))] {
+            for is_touched in [false, true] {
+                moved_in_captures(owner, captured, is_touched).map_err(|broken| {
+                    let touched = if is_touched { "was once handed out" } else { "was never handed out" };
+                    broken.during(format_args!(
+                        "{owner:?}: a handle of stream 8 that {touched} moves while {captured:?} is captured"
                     ))
                 })?;
                 cases += 1;
@@ -166,43 +184,183 @@ fn triples(
     pairs.flat_map(move |(first, second)| third.clone().map(move |third| (first, second, third)))
 }
 
-/// Free handles of other streams move into a gap: those that still fit there, in order. Single pages are created for what is then
-/// missing, and the other handles are released.
-fn moved(gap: u64, wanted: u64, handles: &[u64]) -> Result<(), Broken> {
+/// Handles of other streams that move into a gap for a request.
+#[derive(Clone, Debug)]
+struct Moving {
+    /// The pages of the gap, of the request, and of each handle.
+    gap: u64,
+    wanted: u64,
+    handles: Vec<u64>,
+    /// Whether the device gets the handles back before new ones are taken.
+    is_replaced: bool,
+    /// The pages of each new handle.
+    new: u64,
+    /// The pages that the limit leaves beside those that stay where they are; `None` without a limit.
+    left: Option<u64>,
+}
+
+/// A device call about memory, and its pages if it maps or creates any.
+type Made = (CallName, u64);
+
+impl Moving {
+    /// Returns the cases.
+    fn cases() -> impl Iterator<Item = Moving> {
+        let sizes = (1..=4).flat_map(|gap| triples(1..=gap, 1..=4, 0..=3).map(move |sizes| (gap, sizes)));
+        sizes.flat_map(|(gap, (wanted, first, second))| {
+            let handles: Vec<u64> = [first, second].into_iter().filter(|&pages| pages > 0).collect();
+            let all: u64 = handles.iter().sum();
+            let lefts = [None, Some(wanted - 1), Some(wanted), Some(all.max(1) - 1), Some(all), Some(all + wanted)];
+            // Nothing is kept if the handles are replaced, so larger limits make no difference then.
+            let answers = [(false, 1, 6), (false, 3, 6), (true, 2, 3)];
+            let pairs = answers.into_iter().flat_map(move |(is_replaced, new, count)| {
+                lefts.into_iter().take(count).map(move |left| (left, (is_replaced, new)))
+            });
+            pairs.map(move |(left, (is_replaced, new))| Moving { gap, wanted, handles: handles.clone(), is_replaced, new, left })
+        })
+    }
+
+    /// Takes handles for the request: first those of the kept ones that fit, then new ones. Kept ones that are too large are
+    /// released, the last one first, while the limit leaves too little beside them. Returns the pages of the handles that were
+    /// taken, and whether they are enough.
+    fn take(&self, kept: &mut Vec<u64>, calls: &mut Vec<Made>) -> (Vec<u64>, bool) {
+        let (mut taken, mut pages) = (Vec::new(), 0);
+        kept.retain(|&own| {
+            let fits = own <= self.gap - pages;
+            if fits {
+                taken.push(own);
+                pages += own;
+            }
+            !fits
+        });
+        while pages < self.wanted {
+            let mut left = u64::MAX;
+            if let Some(limit) = self.left {
+                let leaves = |kept: &[u64]| limit.saturating_sub(pages + kept.iter().sum::<u64>());
+                while leaves(kept) < self.wanted - pages && kept.pop().is_some() {
+                    calls.push((CallName::MemRelease, 0));
+                }
+                left = leaves(kept);
+            }
+            let new = self.new.min(self.gap - pages).min(left);
+            if new == 0 {
+                return (taken, false);
+            }
+            calls.push((CallName::MemCreate, new));
+            taken.push(new);
+            pages += new;
+        }
+        (taken, true)
+    }
+
+    /// Returns the device calls for the request, and whether it is served.
+    fn expected(&self) -> (Vec<Made>, bool) {
+        let released = |handles: &[u64]| vec![(CallName::MemRelease, 0); handles.len()];
+        let mut calls: Vec<Made> = self.handles.iter().map(|&pages| (CallName::MemUnmap, pages)).collect();
+        let mut kept = self.handles.clone();
+        if self.is_replaced {
+            calls.extend(released(&kept));
+            kept.clear();
+        }
+        // The policy asks once more when the handles are not enough.
+        for _ in 0..2 {
+            let (taken, is_enough) = self.take(&mut kept, &mut calls);
+            calls.extend(taken.iter().filter(|_| is_enough).map(|&pages| (CallName::MemMap, pages)));
+            calls.extend(released(&taken).into_iter().filter(|_| !is_enough));
+            calls.extend(released(&std::mem::take(&mut kept)));
+            if is_enough {
+                return (calls, true);
+            }
+        }
+        (calls, false)
+    }
+}
+
+/// Free handles of other streams move into a gap, under a limit: those that still fit there, in order, then new ones. What is
+/// kept counts against the limit.
+fn moved(case: &Moving) -> Result<(), Broken> {
     let mut stage = Stage::new(40, false);
     let before = stage.whole(1, OWN)?;
-    let hole = stage.whole(gap, OWN)?;
+    let hole = stage.whole(case.gap, OWN)?;
     let behind = stage.whole(1, OWN)?;
     let (place, mut moving) = (hole.address(), Vec::new());
     stage.free(hole)?;
-    let taken = stage.request(gap, StreamId(8), vec![Relief::Move { handles: vec![place] }], 1);
+    let taken = stage.request(case.gap, StreamId(8), vec![Relief::Move { handles: vec![place] }], 1);
     let taken = taken.ok_or_else(|| failed("the first handle does not move"))?;
-    for (&pages, stream) in handles.iter().zip(1..) {
+    for (&pages, stream) in case.handles.iter().zip(1..) {
         moving.push(stage.whole(pages, StreamId(stream))?);
     }
-    let addresses: Vec<DeviceAddress> = moving.iter().map(Allocation::address).collect();
+    let handles: Vec<DeviceAddress> = moving.iter().map(Allocation::address).collect();
     moving.into_iter().try_for_each(|allocation| stage.free(allocation))?;
+    stage.core.set_limit(case.left.map(|left| Bytes((case.gap + 2 + left) * PAGE)));
     stage.core.device_mut().sim.set_log_level(LogLevel::Memory);
-    let served = stage.request(wanted, OWN, vec![Relief::Move { handles: addresses }], 1);
+    let step = if case.is_replaced { Relief::Replace { handles } } else { Relief::Move { handles } };
+    let served = stage.request(case.wanted, OWN, vec![step], case.new);
     let log = stage.core.device_mut().sim.take_log();
-    let [unmapped, mapped, created, released] = [CallName::MemUnmap, CallName::MemMap, CallName::MemCreate, CallName::MemRelease]
-        .map(|name| log.iter().filter(|call| call.name == name).count() as u64);
-    let (mut room, mut fitting) = (gap, 0);
-    for &pages in handles {
-        if pages <= room {
-            (room, fitting) = (room - pages, fitting + 1);
-        }
-    }
-    let missing = wanted.saturating_sub(gap - room);
-    let count = handles.len() as u64;
-    let (seen, expected) = ([unmapped, mapped, created, released], [count, fitting + missing, missing, count - fitting]);
-    ensure(Law::Answers, seen == expected, || {
-        format!("unmapped, mapped, created and released {seen:?} handles, expected {expected:?}")
-    })?;
-    let seen = served.as_ref().map(Allocation::address);
-    ensure(Law::Placement, seen == Some(place), || format!("the request is at {seen:x?}, expected {place}"))?;
+    let made = log.iter().filter_map(|call| match call.subject {
+        CallSubject::Creation { bytes, .. } | CallSubject::Mapping { bytes, .. } => Some((call.name, bytes / PAGE)),
+        _ if call.name == CallName::MemRelease => Some((call.name, 0)),
+        _ => None,
+    });
+    let seen = (made.collect::<Vec<_>>(), served.as_ref().map(Allocation::address));
+    let (calls, is_served) = case.expected();
+    let expected = (calls, Some(place).filter(|_| is_served));
+    ensure(Law::Answers, seen == expected, || format!("the calls and the address are {seen:x?}, expected {expected:x?}"))?;
     stage.finish()?;
     [Some(before), Some(behind), Some(taken), served].into_iter().flatten().try_for_each(|allocation| stage.free(allocation))
+}
+
+/// The pool that has a handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    Default,
+    /// A private pool without uses.
+    Pool,
+    PoolInUse,
+}
+
+/// A handle of stream 8 moves to another stream while a stream is captured. In a pool in use, what was once handed out stays, because
+/// a graph may write to it, and what was never handed out moves at once. Everything else moves after a wait for its stream, which is
+/// impossible while that stream is captured.
+fn moved_in_captures(owner: Owner, captured: Option<StreamId>, is_touched: bool) -> Result<(), Broken> {
+    let (pool, home) = (PoolId(0, 1), StreamId(8));
+    let mut stage = Stage::new(40, false);
+    if owner != Owner::Default {
+        stage.core.begin_pool(pool, PoolFilter::All).map_err(failed)?;
+    }
+    *stage.plan.borrow_mut() = Plan { handle: 1, more: 1, ..Plan::default() };
+    let first = stage.allocate(1, home).ok_or_else(|| failed("there is no room for the first block"))?;
+    let address = DeviceAddress(first.address().get() + PAGE);
+    if is_touched {
+        let second = stage.whole(1, home)?;
+        stage.free(second)?;
+    }
+    if owner == Owner::Pool {
+        stage.core.end_pool(pool).and_then(|()| stage.core.release_pool(pool)).map_err(failed)?;
+    }
+    if let Some(stream) = captured {
+        stage.core.device_mut().sim.begin_capture(stream);
+    }
+    stage.core.device_mut().sim.set_log_level(LogLevel::Events);
+    let served = stage.request(1, OWN, vec![Relief::Move { handles: vec![address] }], 1);
+    let log = stage.core.device_mut().sim.take_log();
+    let count = |name| log.iter().filter(|call| call.name == name).count();
+    let [waits, unmapped, created] =
+        [CallName::StreamSynchronize, CallName::MemUnmap, CallName::MemCreate].map(|name| count(name) as u64);
+    let expected = match owner {
+        Owner::PoolInUse if is_touched => (false, [0, 0, 0]),
+        Owner::PoolInUse => (true, [0, 1, 0]),
+        _ if captured == Some(home) => (true, [0, 0, 1]),
+        _ => (true, [1, 1, 0]),
+    };
+    let seen = (served.is_some(), [waits, unmapped, created]);
+    ensure(Law::Answers, seen == expected, || {
+        format!("served, and the waits and the handles unmapped and created: {seen:?}, expected {expected:?}")
+    })?;
+    stage.finish()?;
+    if let Some(stream) = captured {
+        stage.core.device_mut().sim.end_capture(stream);
+    }
+    [Some(first), served].into_iter().flatten().try_for_each(|allocation| stage.free(allocation))
 }
 
 /// The pool that a request is for.
