@@ -103,6 +103,11 @@ pub(crate) struct Books {
     was_pending: bool,
     /// The state before a request that a private pool may serve with memory of the default pool.
     before_lending: Option<lending::Before>,
+    /// What may not be lent.
+    busy: lending::Busy,
+    was_routing: bool,
+    /// The bytes of each private pool that had uses after the previous step.
+    in_use: BTreeMap<PoolId, u64>,
     /// Where free blocks met before the current step that must stay apart.
     apart: Vec<Apart>,
     reserved_before: u64,
@@ -138,6 +143,9 @@ impl Books {
             recorded: BTreeMap::new(),
             was_pending: false,
             before_lending: None,
+            busy: lending::Busy::default(),
+            was_routing: false,
+            in_use: BTreeMap::new(),
             apart: Vec::new(),
             copied_bytes: 0,
             reserved_before: 0,
@@ -159,11 +167,12 @@ impl Books {
     pub(super) fn before(&mut self, caller: &Caller, step: Step) {
         self.was_deferring = self.should_defer(caller);
         self.was_pending = !self.leaving.is_empty();
+        self.was_routing = self.routing.is_routing();
         let may_lend = !self.was_pending && matches!(step, Step::Allocate(..)) && self.routing.is_routing();
         let lends = may_lend && caller.core.policy().is_watched() && caller.core.policy().lends_to_pools();
         self.before_lending =
             lends.then(|| lending::Before::of(caller.core.heap(), caller.core.segments(), caller.device.reserved_ranges()));
-        self.apart = if may_coalesce(step) { Vec::new() } else { apart(caller) };
+        self.apart = apart(caller, step);
         let witness = caller.device.witness();
         self.before_restore = None;
         self.freeing = match step {
@@ -191,6 +200,7 @@ impl Books {
                 self.count_carried_out(caller);
                 check_address(caller, step)?;
                 self.check_served(caller)?;
+                self.check_lent(caller)?;
                 self.check_grown(caller)?;
                 self.check_held(caller)?;
             }
@@ -228,8 +238,9 @@ impl Books {
         };
         self.mappings.follow(caller, saved);
         self.check_own_steps(caller)?;
+        self.check_moved(caller)?;
         self.check_calls(caller, step)?;
-        self.check(caller)
+        self.check(caller, step)
     }
 
     /// Counts what the device did for a served request: a wait between streams (for a block that changed streams), and
@@ -272,6 +283,39 @@ impl Books {
         })
     }
 
+    /// Checks that what the default pool has not lent for a request is still lendable.
+    fn check_lent(&self, caller: &Caller) -> Result<(), Broken> {
+        let (Some(before), Some(held)) = (&self.before_lending, caller.held.last()) else { return Ok(()) };
+        if !caller.core.policy().has_just_lent() || !self.expected.nothing() {
+            return Ok(());
+        }
+        let start = held.address().get();
+        let size = caller.core.policy().round(Bytes(held.requested)).unwrap_or(Bytes::ZERO).get();
+        before.check_rest(caller.core.heap(), &(start..start + size))
+    }
+
+    /// Checks that the handles which the policy moved have moved.
+    fn check_moved(&self, caller: &Caller) -> Result<(), Broken> {
+        if !self.expected.nothing() {
+            return Ok(());
+        }
+        let (captured, asks) = (caller.captured_streams(), caller.device.look().waits_in_captures());
+        let may_wait = |stream: StreamId| if asks { !captured.contains(&stream) } else { !self.was_deferring };
+        self.mappings.check_moved(caller, may_wait)
+    }
+
+    /// Follows which memory of the default pool may be lent.
+    fn check_lendable(&mut self, caller: &Caller, step: Step, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let policy = caller.core.policy();
+        if !policy.lends_to_pools() || !self.expected.nothing() {
+            return Ok(());
+        }
+        // While requests are routed, a stream may be captured, and the allocator asks no stream whether it is idle.
+        let looks = matches!(step, Step::BeginPool(..)) && !self.was_routing && !self.was_deferring;
+        let idle = looks.then(|| lending::found_idle(&caller.calls));
+        self.busy.follow(caller.core.heap(), caller.entries(), segments, idle.as_deref())
+    }
+
     /// Checks where new memory was mapped for a private pool's request, if that was the first step after lending.
     fn check_grown(&self, caller: &Caller) -> Result<(), Broken> {
         let policy = caller.core.policy();
@@ -285,7 +329,8 @@ impl Books {
             return Ok(());
         }
         let size = policy.round(Bytes(held.requested)).unwrap_or(Bytes::ZERO).get();
-        let expected = before.growth(held.pool, held.home, size);
+        let owner = |base| self.mappings.owner(base).map(|(_, stream)| stream);
+        let expected = before.growth(held.pool, held.home, size, owner);
         ensure(Law::Placement, expected.is_empty() || expected.contains(&address), || {
             format!("{size} bytes for {:?} were mapped at {address:#x}, expected {expected:x?}", held.pool)
         })
@@ -599,6 +644,9 @@ impl Books {
     /// Checks that free blocks are still apart if the policy kept them apart and something else in their segment is in use: no other
     /// block needs them as one.
     fn check_apart(&self, caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        if caller.core.policy().has_coalesced() {
+            return Ok(());
+        }
         let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
         let begins = |address: DeviceAddress| blocks().any(|block| block.address == address);
         let is_held = |address| caller.held.iter().any(|held| held.address() == address);
@@ -612,7 +660,7 @@ impl Books {
     }
 
     /// Checks every law that holds between steps.
-    fn check(&mut self, caller: &Caller) -> Result<(), Broken> {
+    fn check(&mut self, caller: &Caller, step: Step) -> Result<(), Broken> {
         caller.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
         let segments = caller.core.segments();
         self.check_pools(caller, &segments)?;
@@ -629,10 +677,11 @@ impl Books {
         self.check_held_blocks(caller, &segments)?;
         check_coalesced(caller, &segments)?;
         self.check_apart(caller, &segments)?;
+        self.check_lendable(caller, step, &segments)?;
         self.check_accounts(caller, &segments)?;
         self.check_device(caller, &segments)?;
         if caller.steps.is_multiple_of(3) {
-            views::check(caller, &segments)?;
+            views::check(caller, &segments, &self.mappings)?;
             if !self.expected.wrong_answers {
                 self.mappings.check(caller, &segments)?;
             }
@@ -742,12 +791,13 @@ impl Books {
         if !core.policy().releases_during_captures() {
             let is_deferring = self.was_deferring && self.should_defer(caller);
             // On a device that waits in captures, handles may be moved and broken at any time. A private pool in use may lose memory
-            // that it has never handed out.
+            // that it has never handed out, if the policy names it.
             let may_move = !caller.broken.is_empty() || self.expected.wrong_answers;
             let has_own_ranges = core.policy().pytorch().is_none() && !core.policy().lends_to_pools();
+            let names = |entry: &TraceEntry| core.policy().names(&(entry.address..entry.address + entry.size));
             let may_unmap = |entry: &TraceEntry| match entry.pool {
                 PoolId::DEFAULT => may_move,
-                _ => has_own_ranges && self.mappings.was_untouched(entry.address),
+                _ => has_own_ranges && self.mappings.was_untouched(entry.address) && names(entry),
             };
             self.routing.check_kept(caller.entries(), is_deferring, may_unmap)?;
         }
@@ -765,6 +815,17 @@ impl Books {
             ensure(Law::Accounting, agrees, || {
                 format!("{id:?} has reserved {reserved} bytes, but its statistics count {counted}")
             })?;
+            // What is returned to the device has an entry, and was checked above.
+            let is_gone = |entry: &&TraceEntry| matches!(entry.action, TraceAction::SegmentFree | TraceAction::SegmentUnmap);
+            let gone: u64 =
+                caller.entries().iter().filter(is_gone).filter(|entry| entry.pool == id).map(|entry| entry.size).sum();
+            let before = self.in_use.remove(&id).filter(|_| wanted > 0);
+            ensure(Law::Pools, before.is_none_or(|before| before <= reserved + gone), || {
+                format!("{id:?} is in use, but of its {before:?} bytes, {reserved} are left, and only {gone} were released")
+            })?;
+            if wanted > 0 {
+                self.in_use.insert(id, reserved);
+            }
         }
         Ok(())
     }
@@ -825,18 +886,19 @@ struct Apart {
     used: DeviceAddress,
 }
 
-/// Returns whether blocks that were kept apart may become one in a step: requests coalesce blocks, and so do restores.
-fn may_coalesce(step: Step) -> bool {
-    matches!(step, Step::Allocate(..) | Step::AllocateRaw(..) | Step::AllocateAt(..) | Step::Replace(..) | Step::Restore(..))
-}
-
-/// Returns every such place in the segments that are in use, but not in expandable ones, of which free pages are unmapped.
-fn apart(caller: &Caller) -> Vec<Apart> {
+/// Returns every such place in the segments that are in use, but not in expandable ones, of which free pages are unmapped. A restore
+/// coalesces the blocks of its pool.
+fn apart(caller: &Caller, step: Step) -> Vec<Apart> {
     let mut found = Vec::new();
     if !caller.core.policy().keeps_apart() {
         return found;
     }
-    for segment in caller.core.segments().iter().filter(|segment| !segment.expandable) {
+    let restored = match step {
+        Step::Restore(which) => caller.checkpoints.get(which % caller.checkpoints.len().max(1)).map(|checkpoint| checkpoint.pool),
+        _ => None,
+    };
+    let segments = caller.core.segments();
+    for segment in segments.iter().filter(|segment| !segment.expandable && Some(segment.pool) != restored) {
         let is_free = |block: &BlockInfo| block.state == BlockActivity::Inactive;
         let Some(used) = segment.blocks.iter().find(|block| block.state == BlockActivity::Allocated) else { continue };
         let pairs = segment.blocks.windows(2).filter(|pair| pair.iter().all(is_free));

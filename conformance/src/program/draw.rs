@@ -522,8 +522,31 @@ fn careful_pool_step() -> impl Strategy<Value = Step> {
 /// routed, so those programs exercise the other rules less.
 pub(crate) fn careful(timing: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let with_pools = one_of![5 => careful_step(), 1 => careful_pool_step()];
-    let steps = one_of![prop::collection::vec(careful_step(), 1..longest), prop::collection::vec(with_pools, 1..longest)];
+    let steps = one_of![
+        4 => prop::collection::vec(careful_step(), 1..longest),
+        4 => prop::collection::vec(with_pools, 1..longest),
+        1 => careful_restores(),
+    ];
     (careful_setup(timing), steps)
+}
+
+/// Returns careful programs in which a private pool is restored beside other pools that have free blocks in segments in use.
+fn careful_restores() -> impl Strategy<Value = Vec<Step>> {
+    let step = || {
+        let size = prop::sample::select(vec![512, 1024, 300 * 1024, MIB, 3 * MIB]);
+        let stream = one_of![4 => Just(0_usize), 1 => 0..STREAMS.len()];
+        one_of![
+            3 => (size, stream).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+            2 => any::<u8>().prop_map(|which| Step::Free(usize::from(which))),
+        ]
+    };
+    let steps = |most: usize| prop::collection::vec(step(), 1..most);
+    let saved = (steps(8), steps(8)).prop_map(|(saved, later)| saved.into_iter().chain([Step::Save(0)]).chain(later).collect());
+    (steps(20), saved, steps(8)).prop_map(|(outside, inside, after): (Vec<Step>, Vec<Step>, Vec<Step>)| {
+        let begin = [Step::CreatePool(0), Step::BeginPool(0, None)];
+        let end = [Step::CompleteAll, Step::ProcessEvents, Step::Restore(0)];
+        outside.into_iter().chain(begin).chain(inside).chain([Step::EndPool(0)]).chain(after).chain(end).collect()
+    })
 }
 
 /// Returns careful programs in which expandable segments are unmapped and mapped again beside live allocations.

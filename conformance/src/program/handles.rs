@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use parkade::policy::Policy;
 use parkade::snapshot::SegmentInfo;
-use parkade::units::{Bytes, DeviceAddress, MIB, PoolId};
-use parkade::{BlockView, HandleView, PartlyFreeView};
+use parkade::trace::TraceAction;
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
+use parkade::{BlockView, HandleView, PartlyFreeView, PoolSlot};
 use parkade_sim::CallName;
 
 use super::caller::Caller;
@@ -26,6 +27,8 @@ pub(super) struct Mappings {
     handed_out: BTreeMap<u64, u64>,
     /// The same before the current step.
     handed_out_before: BTreeMap<u64, u64>,
+    /// The pool and the stream of each reserved range that has had memory.
+    owners: BTreeMap<u64, (PoolId, StreamId)>,
 }
 
 impl Mappings {
@@ -41,7 +44,10 @@ impl Mappings {
                 CallName::MemUnmap => {
                     self.mapped.extract_if(call.address..call.address + call.bytes, |_, _| true).for_each(drop);
                 }
-                CallName::AddressFree => drop(self.handed_out.remove(&call.address)),
+                CallName::AddressFree => {
+                    self.handed_out.remove(&call.address);
+                    self.owners.remove(&call.address);
+                }
                 _ => {}
             }
             let kept = caller.broken.iter().filter(|broken| broken.calls == place + 1);
@@ -53,6 +59,10 @@ impl Mappings {
             taken.extend(own.map(|segment| segment.address.get() + segment.total.get()).map(|end| (end - 1, end)));
         }
         let ranges = caller.device.reserved_ranges();
+        for entry in caller.entries().iter().filter(|entry| entry.action == TraceAction::SegmentMap) {
+            let base = ranges.range(..=entry.address).next_back().filter(|&(base, size)| entry.address - base < *size);
+            self.owners.extend(base.map(|(&base, _)| (base, (entry.pool, entry.stream))));
+        }
         for (address, end) in taken {
             let base = ranges.range(..=address).next_back().filter(|&(base, size)| address < base + size);
             if let Some((&base, _)) = base {
@@ -66,6 +76,34 @@ impl Mappings {
     /// the current step.
     pub(super) fn was_untouched(&self, address: u64) -> bool {
         self.handed_out_before.range(..=address).next_back().is_none_or(|(_, &end)| end <= address)
+    }
+
+    /// Returns the pool and the stream of a reserved range, if it has had memory.
+    pub(super) fn owner(&self, base: u64) -> Option<(PoolId, StreamId)> {
+        self.owners.get(&base).copied()
+    }
+
+    /// Checks that the handles that the policy moved for a request have moved: none stays, except where another stream or pool has
+    /// a part of the range, or where their stream may not be waited for and a graph may have used them. `may_wait` says whether the
+    /// allocator may wait for a stream.
+    ///
+    /// # Errors
+    /// The first handle that stayed.
+    pub(super) fn check_moved(&self, caller: &Caller, may_wait: impl Fn(StreamId) -> bool) -> Result<(), Broken> {
+        let unmapped: Vec<u64> =
+            caller.calls.iter().filter(|call| call.name == CallName::MemUnmap && call.done).map(|call| call.address).collect();
+        for moved in caller.core.policy().moved() {
+            let Some((_, &(pool, stream))) = self.owners.range(..=moved.addresses.start).next_back() else { continue };
+            // Only the default pool's ranges have parts in other pools.
+            let is_default = moved.pool == PoolSlot::default_pool(moved.pool.class());
+            let is_home = stream == moved.stream && is_default == (pool == PoolId::DEFAULT);
+            let is_untouched = pool != PoolId::DEFAULT && caller.core.pool_use_count(pool).is_ok_and(|uses| uses > 0);
+            let must_move = is_home && (is_untouched || may_wait(moved.stream));
+            ensure(Law::Ladder, !must_move || unmapped.contains(&moved.addresses.start), || {
+                format!("the policy moves {moved:x?}, but that handle has stayed")
+            })?;
+        }
+        Ok(())
     }
 
     /// Compares the handles that the heap shows in its free blocks.

@@ -6,11 +6,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use parkade::policy::Request;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{PoolClass, PoolId, StreamId};
 use parkade::{BlockView, Heap, PoolSlot};
+use parkade_sim::CallName;
+
+use crate::backend::MadeCall;
+use crate::law::{Broken, Law, ensure};
 
 /// The stamp of memory that no pending work uses.
 const LENDABLE: u64 = u64::MAX;
@@ -47,38 +53,118 @@ pub(super) fn place(heap: &Heap, request: &Request, ranges: &BTreeSet<u64>) -> O
     behind.first().map(|&(_, start)| start).or(largest.map(|block| block.address.get()))
 }
 
+/// Returns the addresses of the default pool's lendable blocks, lowest first.
+fn lendable_ranges(heap: &Heap) -> Vec<Range<u64>> {
+    let home = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
+    let free = home.into_iter().flat_map(|pool| heap.free_blocks(pool));
+    let mut ranges: Vec<_> =
+        free.filter(|block| block.stamp == LENDABLE && block.is_expandable).map(|block| addresses(&block)).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges
+}
+
+fn addresses(block: &BlockView) -> Range<u64> {
+    block.address.get()..block.address.get() + block.size.get()
+}
+
+/// Returns the ranges without a part of them.
+fn without(ranges: Vec<Range<u64>>, part: &Range<u64>) -> Vec<Range<u64>> {
+    let around = |range: Range<u64>| [range.start..range.end.min(part.start), range.start.max(part.end)..range.end];
+    ranges.into_iter().flat_map(around).filter(|range| range.start < range.end).collect()
+}
+
+/// The memory that may not be lent: what has been handed out since its stream was last found idle.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Busy(Vec<Range<u64>>);
+
+impl Busy {
+    /// Follows a step, and checks which blocks of the default pool are lendable. `idle` are the streams that the allocator has just
+    /// found idle, if it has looked for lendable memory.
+    ///
+    /// # Errors
+    /// If memory that pending work may use is lendable, or memory that nothing uses is not.
+    pub(super) fn follow(
+        &mut self,
+        heap: &Heap,
+        entries: &[TraceEntry],
+        segments: &[SegmentInfo],
+        idle: Option<&[StreamId]>,
+    ) -> Result<(), Broken> {
+        for entry in entries.iter().filter(|entry| entry.action == TraceAction::SegmentUnmap) {
+            self.0 = without(std::mem::take(&mut self.0), &(entry.address..entry.address + entry.size));
+        }
+        let expandable = segments.iter().filter(|segment| segment.expandable).flat_map(|segment| &segment.blocks);
+        for block in expandable.filter(|block| block.state != BlockActivity::Inactive) {
+            let used = block.address.get()..block.address.get() + block.size.get();
+            self.0 = without(std::mem::take(&mut self.0), &used);
+            self.0.push(used);
+        }
+        let home = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
+        for block in home.into_iter().flat_map(|pool| heap.free_blocks(pool)).filter(|block| block.is_expandable) {
+            let range = addresses(&block);
+            if idle.is_some_and(|idle| idle.contains(&block.stream)) {
+                ensure(Law::Placement, block.stamp == LENDABLE, || format!("{block:x?} of an idle stream cannot be lent"))?;
+                self.0 = without(std::mem::take(&mut self.0), &range);
+            }
+            let busy = self.0.iter().find(|busy| busy.start < range.end && range.start < busy.end);
+            ensure(Law::NoEarlyReuse, block.stamp != LENDABLE || busy.is_none(), || {
+                format!("{block:x?} may be lent, although pending work may use {busy:x?}")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the streams that the allocator found idle in a step: it recorded an event that was complete at once, or waited.
+pub(super) fn found_idle(calls: &[MadeCall]) -> Vec<StreamId> {
+    let is_idle = |place: usize| {
+        let (call, next) = (&calls[place], calls.get(place + 1));
+        match call.name {
+            CallName::StreamSynchronize => call.done,
+            CallName::EventRecord => next.is_some_and(|next| {
+                next.name == CallName::EventQuery && next.event == call.event && next.done && next.answer == 1
+            }),
+            _ => false,
+        }
+    };
+    (0..calls.len()).filter(|&place| is_idle(place)).map(|place| StreamId(calls[place].stream)).collect()
+}
+
 /// The state before a request.
 #[derive(Clone, Debug)]
 pub(super) struct Before {
     segments: Vec<SegmentInfo>,
     /// The reserved ranges of addresses: start and size.
     ranges: BTreeMap<u64, u64>,
-    /// The first bytes of the lendable blocks.
-    lendable: BTreeSet<u64>,
+    lendable: Vec<Range<u64>>,
 }
 
 impl Before {
     pub(super) fn of(heap: &Heap, segments: Vec<SegmentInfo>, ranges: BTreeMap<u64, u64>) -> Before {
-        let home = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
-        let free = home.into_iter().flat_map(|pool| heap.free_blocks(pool));
-        let lendable = free.filter(|block| block.stamp == LENDABLE && block.is_expandable).map(|block| block.address.get());
-        Before { segments, ranges, lendable: lendable.collect() }
+        Before { segments, ranges, lendable: lendable_ranges(heap) }
+    }
+
+    /// Checks what is lendable after a request that took these addresses of lendable memory and nothing else: everything else.
+    ///
+    /// # Errors
+    /// If more or less is lendable.
+    pub(super) fn check_rest(&self, heap: &Heap, taken: &Range<u64>) -> Result<(), Broken> {
+        let (seen, expected) = (lendable_ranges(heap), without(self.lendable.clone(), taken));
+        ensure(Law::Placement, seen == expected, || {
+            format!("after {taken:x?} was lent, {seen:x?} is still lendable, expected {expected:x?}")
+        })
     }
 
     /// Returns the first bytes of the blocks that may serve a request of a private pool for `size` bytes from new memory: one, or
-    /// several if as few bytes are missing behind several of the pool's segments. None if new addresses are reserved, or if a
-    /// range has blocks of several streams.
-    pub(super) fn growth(&self, pool: PoolId, stream: StreamId, size: u64) -> Vec<u64> {
+    /// several if as few bytes are missing behind several of the pool's segments. None if new addresses are reserved, or if `owner`
+    /// does not know the stream of a range, because the range has never had memory.
+    pub(super) fn growth(&self, pool: PoolId, stream: StreamId, size: u64, owner: impl Fn(u64) -> Option<StreamId>) -> Vec<u64> {
         let mut home: Vec<(u64, u64)> = Vec::new();
         let mut behind: Vec<(u64, u64)> = Vec::new();
         for (&base, &bytes) in &self.ranges {
             let own = self.segments.iter().filter(|segment| (base..base + bytes).contains(&segment.address.get()));
-            let owners: BTreeSet<StreamId> =
-                own.clone().filter(|segment| segment.pool == PoolId::DEFAULT).map(|segment| segment.stream).collect();
-            if owners.len() != 1 {
-                return Vec::new();
-            }
-            if owners.contains(&stream) {
+            let Some(owner) = owner(base) else { return Vec::new() };
+            if owner == stream {
                 home.extend(self.places(base, bytes, size));
             }
             for segment in own.filter(|segment| segment.pool == pool && segment.stream == stream) {
@@ -107,11 +193,11 @@ impl Before {
         let (mut pieces, mut at) = (Vec::new(), base);
         for block in inside {
             let (start, bytes) = (block.address.get(), block.size.get());
-            pieces.push((at, start - at, false, true));
-            pieces.push((start, bytes, true, self.lendable.contains(&start)));
+            pieces.push((at, start.saturating_sub(at), false, true));
+            pieces.push((start, bytes, true, self.lendable.iter().any(|range| range.start == start)));
             at = start + bytes;
         }
-        pieces.push((at, base + bytes - at, false, true));
+        pieces.push((at, (base + bytes).saturating_sub(at), false, true));
         pieces.retain(|&(_, bytes, ..)| bytes > 0);
         let mut found = Vec::new();
         for gap in (0..pieces.len()).filter(|&place| !pieces[place].2) {

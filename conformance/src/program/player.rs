@@ -3,12 +3,14 @@
 //! A [`Beside`] runs the reference allocator beside PyTorch's policy. The [`Books`] check what holds under any policy; their
 //! programs are careful: they touch their memory, wait wherever they must, and keep PyTorch's rules for callers.
 
+use std::ops::Range;
+
 use parkade::device::BackendError;
 use parkade::policy::Policy as _;
 use parkade::stats::Stats;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, StreamId};
-use parkade::{AllocError, CheckpointError, FreeError, PoolCheckpoint};
+use parkade::{AllocError, BlockView, CheckpointError, FreeError, PoolCheckpoint, PoolSlot};
 use parkade_policies::Named;
 use parkade_sim::{CallName, FaultError, FaultPlan, When};
 
@@ -369,23 +371,25 @@ impl Player {
     /// everything that its rules allow has been released. At most `waiting` blocks were pending; if there were any, a
     /// policy that does not search again after waiting may have missed one.
     fn check_refusal(&mut self, step: Step, waiting: usize) -> Result<(), Broken> {
-        // As in PyTorch, pools that serve when memory runs out are searched once, before any wait and before memory is released, which
-        // returns free blocks to the streams of their segments.
+        // As in PyTorch, pools that serve when memory runs out are searched once, before any wait.
         let serves = self.books.as_ref().is_some_and(|books| books.routing.has_serving());
-        let returns = waiting > 0 || self.caller.core.policy().has_transferred();
-        if serves && returns || waiting > 0 && !self.habits.looks_after_waiting {
+        if waiting > 0 && (serves || !self.habits.looks_after_waiting) {
             return Ok(());
         }
         let overlooked = self.caller.core.policy().notes().overlooked;
         ensure(Law::NoFalseOutOfMemory, overlooked.is_none(), || overlooked.unwrap_or_default())?;
-        let before = self.caller.core.heap().reserved();
+        let (before, owners) = (self.caller.core.heap().reserved(), free_memory(&self.caller));
         if self.habits.keeps_memory {
             self.perform(Step::CompleteAll)?;
             self.perform(Step::ProcessEvents)?;
         } else {
             self.perform(Step::ReleaseCached)?;
         }
+        // Before memory is released, free blocks return to the streams of their segments, where pools that serve would have found them.
         let after = self.caller.core.heap().reserved();
+        if serves && has_changed_owners(&owners, &free_memory(&self.caller)) {
+            return Ok(());
+        }
         let again = self.perform(step)?;
         ensure(Law::NoFalseOutOfMemory, again != Outcome::Done, || {
             format!(
@@ -538,7 +542,9 @@ impl Player {
     pub(crate) fn finish(mut self) -> Result<Finished, Stopped> {
         let script = self.script();
         let finished = if self.caller.setup.is_finished { self.give_everything_back() } else { Ok(()) };
-        let (trace, stats) = (std::mem::take(self.caller.core.observer_mut()), self.caller.core.stats().clone());
+        let stats = self.caller.core.stats().clone();
+        let finished = finished.and_then(|()| self.reset_stats());
+        let trace = std::mem::take(self.caller.core.observer_mut());
         let calls = std::mem::take(&mut self.calls);
         // If the very last call failed, the allocator could not do anything more.
         let ended = finished.and_then(|()| self.abandon(None));
@@ -571,6 +577,11 @@ impl Player {
             self.perform(Step::Free(0))?;
         }
         Ok(())
+    }
+
+    /// Resets all statistics, whatever the program has done to them.
+    fn reset_stats(&mut self) -> Result<(), Broken> {
+        [Step::ResetSums, Step::ResetPeaks].into_iter().try_for_each(|step| self.perform(step).map(drop))
     }
 
     fn give_everything_back(&mut self) -> Result<(), Broken> {
@@ -619,6 +630,22 @@ impl Player {
             }
         }
     }
+}
+
+/// The addresses of a free block, and its owner.
+type FreeMemory = (Range<u64>, (PoolSlot, StreamId));
+
+fn free_memory(caller: &Caller) -> Vec<FreeMemory> {
+    let heap = caller.core.heap();
+    let blocks = heap.pool_slots().flat_map(|slot| heap.free_blocks(slot).map(move |block| (slot, block)));
+    let addresses = |block: &BlockView| block.address.get()..block.address.get() + block.size.get();
+    blocks.map(|(slot, block)| (addresses(&block), (slot, block.stream))).collect()
+}
+
+/// Returns whether any memory that was free before is free now in another pool, or on another stream.
+fn has_changed_owners(before: &[FreeMemory], after: &[FreeMemory]) -> bool {
+    let overlap = |one: &Range<u64>, other: &Range<u64>| one.start < other.end && other.start < one.end;
+    before.iter().any(|(own, owner)| after.iter().any(|(other, now)| overlap(own, other) && owner != now))
 }
 
 /// Settings under which a careful program cannot tell whether memory is reused too early, because the graph orders the uses,

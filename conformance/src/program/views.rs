@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use parkade::policy::Policy;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
 use parkade::{BlockId, BlockView, GrowthView, Neighbour, PoolSlot};
 
 use super::caller::Caller;
+use super::handles::Mappings;
 use crate::law::{Broken, Law, ensure};
 
 /// Consecutive addresses in a reserved range.
@@ -24,19 +24,17 @@ struct Piece {
 ///
 /// # Errors
 /// The first difference.
-pub(super) fn check(caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Broken> {
+pub(super) fn check(caller: &Caller, segments: &[SegmentInfo], mappings: &Mappings) -> Result<(), Broken> {
     let heap = caller.core.heap();
     let ranges = caller.device.reserved_ranges();
     for slot in heap.pool_slots() {
-        let policy = caller.core.policy();
-        let has_parts = policy.has_transferred() || policy.lends_to_pools() && slot != PoolSlot::default_pool(slot.class());
         let free: Vec<BlockView> = heap.free_blocks(slot).collect();
         for (place, block) in free.iter().enumerate() {
             let next = free.get(place + 1).filter(|next| next.stream == block.stream).copied();
             let seen = heap.following(block.id);
             ensure(Law::Placement, seen == next, || format!("{seen:?} follows {block:?}, expected {next:?}"))?;
-            let (seen, expected) = (heap.is_idle(block.id), is_idle(block, segments, &ranges, has_parts));
-            ensure(Law::Placement, expected.is_none_or(|expected| seen == expected), || {
+            let seen = heap.is_idle(block.id);
+            ensure(Law::Placement, seen == is_idle(block, segments, &ranges, mappings), || {
                 format!("the segment of {block:?} counts as idle: {seen}")
             })?;
         }
@@ -45,24 +43,25 @@ pub(super) fn check(caller: &Caller, segments: &[SegmentInfo]) -> Result<(), Bro
     check_growth(caller, segments, &ranges)
 }
 
-/// Returns whether nothing else in the block's segment, or in its reserved range, is in use; `None` for a range of which
-/// another stream or a private pool has a part, because such a part is a segment too. If `has_parts` is set, all segments in the
-/// range may be parts, even if they have one owner.
-fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>, has_parts: bool) -> Option<bool> {
+/// Returns whether nothing else in the block's segment is in use. The runs of memory in a reserved range that belong to the range's
+/// pool are one segment, with the addresses between them; what another pool has there is a segment of its own, and ends those
+/// beside it.
+fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>, mappings: &Mappings) -> bool {
     let at = block.address.get();
-    let range = ranges.range(..=at).next_back().map(|(&base, &size)| base..base + size).filter(|range| range.contains(&at));
-    let belongs = |segment: &&SegmentInfo| {
-        let start = segment.address.get();
-        match &range {
-            Some(range) => range.contains(&start),
-            None => (start..start + segment.total.get()).contains(&at),
-        }
+    let base = ranges.range(..=at).next_back().filter(|&(base, size)| at - base < *size).map(|(&base, _)| base);
+    let owner = base.and_then(|base| mappings.owner(base)).map(|(pool, _)| pool);
+    let end = |segment: &SegmentInfo| segment.address.get() + segment.total.get();
+    let is_linked = |pair: &[SegmentInfo]| {
+        let is_in_range = base.is_some_and(|base| base <= pair[0].address.get() && pair[1].address.get() - base < ranges[&base]);
+        let is_of_owner = pair.iter().all(|segment| Some(segment.pool) == owner);
+        is_in_range && is_of_owner && end(&pair[0]) < pair[1].address.get()
     };
-    let own: Vec<&SegmentInfo> = segments.iter().filter(belongs).collect();
-    let is_same = |pair: &[&SegmentInfo]| (pair[0].pool, pair[0].stream) == (pair[1].pool, pair[1].stream);
-    let is_whole = own.windows(2).all(|pair| is_same(pair) && !has_parts);
-    let mut blocks = own.iter().flat_map(|segment| &segment.blocks);
-    is_whole.then(|| blocks.all(|block| block.state == BlockActivity::Inactive))
+    let is_free = |segment: &SegmentInfo| segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive);
+    let Some(own) = segments.iter().position(|segment| segment.address.get() <= at && at < end(segment)) else { return false };
+    let first =
+        (1..=own).rev().take_while(|&place| is_linked(&segments[place - 1..=place])).last().map_or(own, |place| place - 1);
+    let last = (own + 1..segments.len()).take_while(|&place| is_linked(&segments[place - 1..=place])).last().unwrap_or(own);
+    segments[first..=last].iter().all(is_free)
 }
 
 /// Checks what the heap shows before and after each free or live block: the block that the segments show there. Where a

@@ -3,11 +3,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Rung, Wrapper};
 use parkade::settings::Settings;
 use parkade::trace::TraceEntry;
-use parkade::units::{Bytes, StreamId};
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{Allocator, BlockId, FreePair, Heap, LiveBlock, PoolSlot};
 
 use super::lending;
@@ -69,6 +70,27 @@ impl Reached {
     }
 }
 
+/// An entirely free handle that the policy moves: its addresses, and the stream and the pool of the free block around it.
+#[derive(Clone, Debug)]
+pub(crate) struct Moved {
+    pub(crate) addresses: Range<u64>,
+    pub(crate) stream: StreamId,
+    pub(crate) pool: PoolSlot,
+}
+
+impl Moved {
+    /// Finds the handle that begins at an address.
+    fn at(heap: &Heap, address: DeviceAddress) -> Option<Moved> {
+        heap.pool_slots().find_map(|pool| {
+            heap.free_blocks(pool).find_map(|block| {
+                let handle = heap.handles_in(block.id).find(|handle| handle.address == address)?;
+                let addresses = address.get()..address.get() + handle.size.get();
+                Some(Moved { addresses, stream: block.stream, pool })
+            })
+        })
+    }
+}
+
 /// A policy's answers for the current request.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Notes {
@@ -87,12 +109,39 @@ pub(crate) struct Notes {
     follows_lending: bool,
     /// The number of handles that moved for the request since its rescue began.
     pub(crate) rescued_with: Option<u64>,
+    /// The handles that were to move for the request.
+    moved: Vec<Moved>,
+    /// The addresses of handles that were to be broken for it, and of blocks whose pages were to be mapped elsewhere.
+    named: Vec<Range<u64>>,
+    /// Whether all free blocks were to be coalesced for it.
+    coalesced: bool,
     pub(crate) reached: Reached,
     /// Whether the policy has ever requested that a block change streams.
     has_transferred: bool,
 }
 
 impl Notes {
+    /// Keeps the memory that a step names.
+    fn keep_named(&mut self, heap: &Heap, step: &Relief) {
+        match step {
+            Relief::Move { handles } | Relief::Replace { handles } => {
+                self.moved.extend(handles.iter().filter_map(|&handle| Moved::at(heap, handle)));
+            }
+            Relief::Break { handles } => {
+                let parts = heap.pool_slots().flat_map(|pool| heap.partly_free(pool, Bytes(2 * MIB))).map(|part| part.handle);
+                let own = parts.filter(|handle| handles.contains(&handle.address));
+                self.named.extend(own.map(|handle| handle.address.get()..handle.address.get() + handle.size.get()));
+            }
+            Relief::Remap { blocks } => {
+                let free = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
+                let own = free.filter(|block| blocks.contains(&block.id));
+                self.named.extend(own.map(|block| block.address.get()..block.address.get() + block.size.get()));
+            }
+            Relief::Coalesce => self.coalesced = true,
+            _ => {}
+        }
+    }
+
     /// Counts the handles that move for a rescued request.
     fn count_moved(&mut self, step: &Relief) {
         match (step, &mut self.rescued_with) {
@@ -219,6 +268,28 @@ impl Watched {
         is_asked && is_one_collection && self.chooses_handles() && self.apart.borrow().is_empty()
     }
 
+    /// Returns whether a step for the current request named this memory.
+    pub(crate) fn names(&self, addresses: &Range<u64>) -> bool {
+        let notes = self.notes.borrow();
+        let mut named = notes.named.iter().chain(notes.moved.iter().map(|moved| &moved.addresses));
+        named.any(|named| named.start <= addresses.start && addresses.end <= named.end)
+    }
+
+    /// Returns the handles that the policy moved for the current request.
+    pub(crate) fn moved(&self) -> Vec<Moved> {
+        self.notes.borrow().moved.clone()
+    }
+
+    /// Returns whether the policy coalesced all free blocks for the current request.
+    pub(crate) fn has_coalesced(&self) -> bool {
+        self.notes.borrow().coalesced
+    }
+
+    /// Returns whether the default pool lent memory for the current request in the policy's first step.
+    pub(crate) fn has_just_lent(&self) -> bool {
+        matches!(self.notes.borrow().answer, Some(Answer::Lend(_))) && self.own_turn == 1
+    }
+
     /// Returns the blocks that private pools have handed out since the last call: the first byte and the end of each.
     pub(crate) fn take_handed_out(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.handed_out)
@@ -266,6 +337,7 @@ impl Watched {
         let notes = self.notes.get_mut();
         (notes.answer, notes.overlooked, notes.pool) = (None, None, None);
         (notes.unlent, notes.rescued_with) = (None, None);
+        (notes.moved, notes.named, notes.coalesced) = (Vec::new(), Vec::new(), false);
         self.kept.set(0);
         self.high.set(None);
     }
@@ -526,6 +598,7 @@ impl Wrapper for Watched {
         notes.follows_lending = matches!(notes.answer, Some(Answer::Lend(None)));
         let segment = notes.segment;
         notes.count_moved(&relief);
+        notes.keep_named(heap, &relief);
         let reached = &mut notes.reached;
         let answer = match &relief {
             Relief::Release { blocks, attempt } => {
