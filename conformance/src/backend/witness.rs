@@ -216,6 +216,11 @@ impl<D> WitnessedDevice<D> {
         self.0.borrow().hidden.values().any(|hidden| *hidden != Hidden::Nothing)
     }
 
+    /// Returns whether the device does not say if a stream is captured.
+    pub(crate) fn hides_state(&self, stream: StreamId) -> bool {
+        self.answers(stream, Hidden::State).is_err()
+    }
+
     /// Fails if this is what the device does not answer.
     fn answers(&self, stream: StreamId, asked: Hidden) -> Result<(), BackendError> {
         if self.0.borrow().hidden.get(&stream.get()) == Some(&asked) { Err(HIDDEN) } else { Ok(()) }

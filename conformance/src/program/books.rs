@@ -300,7 +300,8 @@ impl Books {
             return Ok(());
         }
         let (captured, asks) = (caller.captured_streams(), caller.device.look().waits_in_captures());
-        let may_wait = |stream: StreamId| if asks { !captured.contains(&stream) } else { !self.was_deferring };
+        let is_free = |stream: StreamId| !captured.contains(&stream) && !caller.device.hides_state(stream);
+        let may_wait = |stream: StreamId| if asks { is_free(stream) } else { !self.was_deferring };
         self.mappings.check_moved(caller, may_wait)
     }
 
