@@ -794,11 +794,17 @@ impl Books {
             // On a device that waits in captures, handles may be moved and broken at any time. A private pool in use may lose memory
             // that it has never handed out, if the policy names it.
             let may_move = !caller.broken.is_empty() || self.expected.wrong_answers;
-            let has_own_ranges = core.policy().pytorch().is_none() && !core.policy().lends_to_pools();
+            let has_own_steps = core.policy().pytorch().is_none();
+            // A range of the default pool keeps what it has lent to a pool in use.
+            let is_lent = |address: u64| {
+                let ranges = caller.device.reserved_ranges();
+                let base = ranges.range(..=address).next_back().filter(|&(base, size)| address - base < *size);
+                base.and_then(|(&base, _)| self.mappings.owner(base)).is_some_and(|(pool, _)| pool == PoolId::DEFAULT)
+            };
             let names = |entry: &TraceEntry| core.policy().names(&(entry.address..entry.address + entry.size));
             let may_unmap = |entry: &TraceEntry| match entry.pool {
                 PoolId::DEFAULT => may_move,
-                _ => has_own_ranges && self.mappings.was_untouched(entry.address) && names(entry),
+                _ => has_own_steps && !is_lent(entry.address) && self.mappings.was_untouched(entry.address) && names(entry),
             };
             self.routing.check_kept(caller.entries(), is_deferring, may_unmap)?;
         }
