@@ -288,7 +288,7 @@ pub(crate) struct Wanted<'a> {
 
 /// Returns the policy that the program requests.
 pub(crate) fn choose_policy(wanted: &Wanted<'_>) -> Result<Chosen, Failure> {
-    let name = wanted.policy.unwrap_or(PYTORCH);
+    let name = wanted.policy.unwrap_or(PYTORCH).trim();
     let settings = wanted.settings.unwrap_or_default();
     if !wanted.is_serial && (needs_serial_work(name) || wanted.rescue == Some(Reach::Breaks)) {
         let (what, instead) = match wanted.rescue {

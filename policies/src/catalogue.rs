@@ -58,13 +58,13 @@ pub const BESIDE: &[Named] = &[Named::plain(&rescue::ENTRY), rescue::FREE_ONLY, 
 /// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may submit
 /// work that uses its memory. On a device that cannot break handles
 /// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)), the policy still serves
-/// requests, but needs more memory. The name may be written in any form that [`named`] accepts.
+/// requests, but needs more memory. The name may be written in any form that [`named`] accepts; a name that leads to no
+/// policy needs nothing.
 #[must_use]
 pub fn needs_serial_work(name: &str) -> bool {
-    let moves_only_free = || named(name).is_ok_and(|policy| policy.values.text("reach") == "free");
     match base(name.trim()) {
-        "compaction" => true,
-        "pytorch-rescue" => !moves_only_free(),
+        "compaction" => named(name).is_ok(),
+        "pytorch-rescue" => named(name).is_ok_and(|policy| policy.values.text("reach") != "free"),
         _ => false,
     }
 }

@@ -422,7 +422,7 @@ struct Units {
     free: Vec<bool>,
     /// The allocations, each with its first unit and its number of units.
     held: Vec<(usize, usize, Allocation)>,
-    /// Whatever uses the rest of the segment.
+    /// The allocation of the rest of the segment.
     _behind: [Allocation; 2],
     state: u64,
     steps: u64,

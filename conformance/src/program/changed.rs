@@ -8,7 +8,7 @@ use super::search::Draws;
 use super::step::POOLS;
 use crate::backend::STREAMS;
 
-/// Returns a copy of the checkpoint with one change, drawn from this number: in the list of segments, in one segment, or in one
+/// Returns a copy of the checkpoint with at most one change, drawn from this number: in the list of segments, in one segment, or in one
 /// of its blocks. A checkpoint without segments stays as it is, or is for a different pool.
 pub(super) fn changed(checkpoint: &PoolCheckpoint, how: u64) -> PoolCheckpoint {
     let (mut draws, mut copy) = (Draws::new(how), checkpoint.clone());

@@ -90,16 +90,24 @@ impl Mappings {
     /// # Errors
     /// The first handle that stayed.
     pub(super) fn check_moved(&self, caller: &Caller, may_wait: impl Fn(StreamId) -> bool) -> Result<(), Broken> {
+        let all = caller.core.policy().moved();
+        if all.is_empty() {
+            return Ok(());
+        }
         let unmapped: Vec<u64> =
             caller.calls.iter().filter(|call| call.name == CallName::MemUnmap && call.done).map(|call| call.address).collect();
-        for moved in caller.core.policy().moved() {
-            let Some((_, &(pool, stream))) = self.owners.range(..=moved.addresses.start).next_back() else { continue };
+        let ranges = caller.device.reserved_ranges();
+        for moved in all {
+            let address = moved.addresses.start;
+            let base = ranges.range(..=address).next_back().filter(|&(base, size)| address - base < *size);
+            let Some((pool, stream)) = base.and_then(|(&base, _)| self.owner(base)) else { continue };
             // Only the default pool's ranges have parts in other pools.
             let is_default = moved.pool == PoolSlot::default_pool(moved.pool.class());
             let is_home = stream == moved.stream && is_default == (pool == PoolId::DEFAULT);
-            let is_untouched = pool != PoolId::DEFAULT && caller.core.pool_use_count(pool).is_ok_and(|uses| uses > 0);
-            let must_move = is_home && (is_untouched || may_wait(moved.stream));
-            ensure(Law::Ladder, !must_move || unmapped.contains(&moved.addresses.start), || {
+            // Handles of a pool in use may move only if the pool has never handed them out, so no work uses them.
+            let is_in_use = pool != PoolId::DEFAULT && caller.core.pool_use_count(pool).is_ok_and(|uses| uses > 0);
+            let must_move = is_home && (is_in_use || may_wait(moved.stream));
+            ensure(Law::Ladder, !must_move || unmapped.contains(&address), || {
                 format!("the policy moves {moved:x?}, but that handle has stayed")
             })?;
         }

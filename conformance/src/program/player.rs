@@ -275,11 +275,12 @@ impl Player {
             Step::Free(which) if !self.may_free(which) => Ok(Outcome::Done),
             Step::Allocate(..) => {
                 let waiting = books.pending();
+                let owners = books.routing.has_serving().then(|| free_memory(&self.caller));
                 let outcome = self.perform(step)?;
                 if outcome == Outcome::Refused {
                     self.read_all()?;
                     if self.tells_false_alarms() {
-                        self.check_refusal(step, waiting)?;
+                        self.check_refusal(step, waiting, owners.as_deref())?;
                     }
                 }
                 Ok(outcome)
@@ -369,25 +370,26 @@ impl Player {
 
     /// Checks that an out-of-memory error is justified: the policy finds no block even after all work is done and
     /// everything that its rules allow has been released. At most `waiting` blocks were pending; if there were any, a
-    /// policy that does not search again after waiting may have missed one.
-    fn check_refusal(&mut self, step: Step, waiting: usize) -> Result<(), Broken> {
+    /// policy that does not search again after waiting may have missed one. `owners` is the free memory before the request, if a
+    /// pool serves when memory runs out.
+    fn check_refusal(&mut self, step: Step, waiting: usize, owners: Option<&[FreeMemory]>) -> Result<(), Broken> {
         // As in PyTorch, pools that serve when memory runs out are searched once, before any wait.
-        let serves = self.books.as_ref().is_some_and(|books| books.routing.has_serving());
-        if waiting > 0 && (serves || !self.habits.looks_after_waiting) {
+        if waiting > 0 && (owners.is_some() || !self.habits.looks_after_waiting) {
             return Ok(());
         }
         let overlooked = self.caller.core.policy().notes().overlooked;
         ensure(Law::NoFalseOutOfMemory, overlooked.is_none(), || overlooked.unwrap_or_default())?;
-        let (before, owners) = (self.caller.core.heap().reserved(), free_memory(&self.caller));
+        let before = self.caller.core.heap().reserved();
         if self.habits.keeps_memory {
             self.perform(Step::CompleteAll)?;
             self.perform(Step::ProcessEvents)?;
         } else {
             self.perform(Step::ReleaseCached)?;
         }
-        // Before memory is released, free blocks return to the streams of their segments, where pools that serve would have found them.
+        // Before memory is released, for the request or here, free blocks return to the streams of their segments, where pools that
+        // serve would have found them.
         let after = self.caller.core.heap().reserved();
-        if serves && has_changed_owners(&owners, &free_memory(&self.caller)) {
+        if owners.is_some_and(|owners| has_changed_owners(owners, &free_memory(&self.caller))) {
             return Ok(());
         }
         let again = self.perform(step)?;

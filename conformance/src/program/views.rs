@@ -44,7 +44,7 @@ pub(super) fn check(caller: &Caller, segments: &[SegmentInfo], mappings: &Mappin
 }
 
 /// Returns whether nothing else in the block's segment is in use. The runs of memory in a reserved range that belong to the range's
-/// pool are one segment, with the addresses between them; what another pool has there is a segment of its own, and ends those
+/// pool are one segment, with the addresses between them; what another pool has there is a separate segment, and ends those
 /// beside it.
 fn is_idle(block: &BlockView, segments: &[SegmentInfo], ranges: &BTreeMap<u64, u64>, mappings: &Mappings) -> bool {
     let at = block.address.get();

@@ -9,7 +9,7 @@
 const LEAST_REACH: u64 = 4;
 
 /// A table with at least this many buckets for each key, counting one more key, does not grow because of a key's distance. PyTorch's
-/// would, for keys of one hash without end.
+/// table would grow without end if many keys have one hash.
 const MOST_BUCKETS_A_KEY: usize = 64;
 
 /// Returns the bucket of a key with this hash in a table with two to the power of `bits` buckets.

@@ -266,7 +266,7 @@ impl Readers {
 /// Values of settings of each type.
 const SETTING_VALUES: [&str; 4] = ["True", "0.5", "64", "native"];
 
-/// Compares what a declaration says of a parameter.
+/// Compares what a declaration says about a parameter.
 fn one_parameter(parameter: &Parameter, kind: Kind) -> Result<(), Broken> {
     let words = if let Kind::Word(words) = kind { words } else { &[] };
     let listed = (parameter.choices(), parameter.borders(), parameter.in_brackets());
