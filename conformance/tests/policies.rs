@@ -158,7 +158,7 @@ fn mistakes_are_found_and_the_law_is_named() {
         (Mistake::Rounds, "alignment"),
     ];
     for (mistake, law) in mistakes {
-        let report = check(move || mistake, &Effort::new(40, 0)).expect_err(law);
+        let report = check(move || mistake, &Effort::new(100, 0)).expect_err(law);
         let found = report.rows.iter().any(|row| row.reason.contains(&format!("{law}: ")));
         assert!(found, "{law} should be violated: {report}");
         let shown = report.rows.iter().any(|row| row.script.as_ref().is_some_and(|script| script.contains("alloc ")));
