@@ -79,6 +79,13 @@ impl FaultPlan {
         self
     }
 
+    /// Adds the failure of the n-th call of any kind from now on, where the plan's other failures count from its beginning.
+    #[must_use]
+    pub fn and_from_now(self, n: u64, error: FaultError) -> Self {
+        let when = When::Nth(self.seen_in_all.saturating_add(n));
+        self.and(when, error)
+    }
+
     /// Returns how many failures have happened. If the number is zero after a run, the run made fewer calls than the
     /// plan requires.
     #[must_use]
@@ -135,6 +142,15 @@ mod tests {
         assert_eq!(plan.next(CallName::Free), Some(FaultError::Code(1)));
         assert_eq!(plan.next(CallName::Free), None);
         assert_eq!(plan.fired(), 2);
+    }
+
+    #[test]
+    fn a_failure_from_now_on_leaves_the_others_as_they_are() {
+        let mut plan = FaultPlan::none().and(When::Nth(2), FaultError::Code(5));
+        assert_eq!(plan.next(CallName::Malloc), None);
+        plan = plan.and_from_now(2, FaultError::Code(6));
+        assert_eq!(plan.next(CallName::Malloc), Some(FaultError::Code(5)));
+        assert_eq!(plan.next(CallName::Free), Some(FaultError::Code(6)));
     }
 
     #[test]

@@ -157,6 +157,12 @@ impl<D> WitnessedDevice<D> {
         self.0.borrow_mut().faults = plan;
     }
 
+    /// Makes the n-th call from now on fail, beside what is planned already.
+    pub(crate) fn fail_from_now(&self, n: u64, error: FaultError) {
+        let faults = &mut self.0.borrow_mut().faults;
+        *faults = std::mem::take(faults).and_from_now(n, error);
+    }
+
     /// Returns the number of planned failures that have happened so far.
     #[must_use]
     pub fn faults_fired(&self) -> u64 {

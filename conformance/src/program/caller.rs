@@ -11,7 +11,7 @@ use parkade::device::BackendError;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, FreeMemoryCallback, PoolFilter};
-use parkade_sim::{CallName, FaultError, FaultPlan, When};
+use parkade_sim::{CallName, FaultError, FaultPlan};
 
 use super::answer::{Answer, Held};
 use super::changed::changed;
@@ -324,7 +324,7 @@ impl Caller {
             }
             Step::FailNext(n, code) => {
                 let error = if code == OUT_OF_MEMORY { FaultError::OutOfMemory } else { FaultError::Code(code) };
-                self.device.plan_faults(FaultPlan::none().and(When::Nth(n), error));
+                self.device.fail_from_now(n, error);
             }
             _ => self.drive(step).map_err(|error| Broken::new(Law::Faults, format!("{step:?}: {error}")))?,
         }

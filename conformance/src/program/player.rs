@@ -464,8 +464,7 @@ impl Player {
         }
         let seen = caller.perform(step)?;
         // Only the reuse by the graph, which careful programs do not have, reports that a question about a capture failed.
-        let may_fail = matches!(step, Step::FailNext(..)) || matches!(step, Step::HideGraph(..)) && books.is_none();
-        self.expected.faults |= may_fail;
+        self.expected.faults |= caller.device.faults_fired() > 0 || books.is_none() && caller.device.hides_captures();
         self.choices.check()?;
         if let Some(beside) = beside {
             beside.follow(caller, step, &seen)?;
