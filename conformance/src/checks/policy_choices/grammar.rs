@@ -69,6 +69,7 @@ pub(super) fn check(draws: &Draws, salt: u64) -> Result<(), Broken> {
     let readers = Readers { policies, declared: DECLARED.into_iter().chain([OWN_DECLARED]).collect() };
     readers.check_lists()?;
     readers.check_every_parameter()?;
+    readers.check_pairs()?;
     readers.check_settings_of_releases()?;
     readers.check_former()?;
     let strategy = prop::collection::vec(any_text(&readers.declared), NAMES_PER_CASE);
@@ -231,6 +232,21 @@ impl Readers {
                     };
                     holds(is_right, || format!("{key}={value}: {seen:?}, expected {expected:?}"))?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the grids of every two parameters of a policy, in both orders.
+    fn check_pairs(&self) -> Result<(), Broken> {
+        for Declared(stem, keys) in &self.declared {
+            let varied = |key: &Key| match key.2.borders() {
+                values if values.len() > 1 => Some(format!("{}={}", key.0, values.join("/"))),
+                _ => None,
+            };
+            let varied: Vec<String> = keys.iter().filter_map(varied).collect();
+            for (one, other) in varied.iter().flat_map(|one| varied.iter().map(move |other| (one, other))) {
+                self.grid(&format!("{stem}:{one};{other}"))?;
             }
         }
         Ok(())
