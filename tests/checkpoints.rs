@@ -331,6 +331,23 @@ fn an_event_that_cannot_be_recorded_leaves_a_valid_heap() {
     }
 }
 
+/// No saved pool has a block of 0 bytes. PyTorch makes a block without bytes of it (fidelity.md, section 5).
+#[test]
+fn a_saved_block_of_0_bytes_is_refused() {
+    for mut core in cores() {
+        let saved = allocate(&mut core, SMALL_SIZE);
+        let address = saved.address();
+        let mut state = core.checkpoint_pool(POOL).expect("nothing waits");
+        core.free(saved).expect("ours");
+        let mut empty = state.segments[0].blocks[0];
+        empty.size = Bytes::ZERO;
+        state.segments[0].blocks.insert(0, empty);
+        assert_eq!(core.restore_pool(&state), Err(CheckpointError::SizeDiffers(address)));
+        core.check().expect("a valid heap");
+        assert_eq!(live_blocks(&core), 0);
+    }
+}
+
 /// A saved block that meets one which waits for another stream is refused as that, where it would begin
 /// there; where the cuts differ, as that.
 #[test]

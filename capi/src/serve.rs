@@ -375,5 +375,18 @@ mod tests {
         let text = refused.to_string();
         assert!(text.contains("PARKADE_WORK_IS_SERIAL"), "{text}");
         assert!(choose_policy(&Wanted { policy: Some("pytorch-rescue:reach=free"), ..Wanted::default() }).is_ok());
+        // What is wrong with a name comes first: the promise would not help.
+        let wrong = Wanted { policy: Some("pytorch-rescue:reach=free;handle=4MiB"), ..Wanted::default() };
+        let Err(refused) = choose_policy(&wrong) else { panic!("it is not refused") };
+        let text = refused.to_string();
+        assert!(text.contains("handle") && !text.contains("PARKADE_WORK_IS_SERIAL"), "{text}");
+    }
+
+    #[test]
+    fn spaces_around_a_name_do_not_make_another_policy() {
+        let wanted = |policy| Wanted { policy: Some(policy), settings: Some("max_split_size_mb:32"), ..Wanted::default() };
+        assert!(matches!(choose_policy(&wanted("pytorch")), Ok(Chosen::PyTorch(_))));
+        assert!(matches!(choose_policy(&wanted(" pytorch ")), Ok(Chosen::PyTorch(_))));
+        assert!(choose_policy(&wanted(" bfc ")).is_err(), "only pytorch takes settings");
     }
 }
